@@ -1,0 +1,1 @@
+"""Graphs: traced without weights, simplified, split from their weights, filled from a checkpoint, run."""

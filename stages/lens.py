@@ -1,0 +1,35 @@
+"""Trace a model's lens, once, from its config: `python -m stages.lens MODEL`.
+
+In: models/MODEL/params.json (config). Out: data/graphs/MODEL/lens: graph.onnx without weights, weights.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from stages.command import run, say
+from stages.files import graph_folder, json_text, new_folder
+from stages.planning.plan import load_plan
+
+
+def main(model: str) -> None:
+    """Trace and write."""
+    from stages.anatomy.find import find
+    from stages.anatomy.model import build, canonical_names
+    from stages.graph.split import split
+    from stages.graph.trace import trace_lens
+
+    network = build(load_plan(model)["config"])
+    anatomy = find(network)
+    graph, weights = split(trace_lens(network, anatomy), canonical_names(network))
+    with new_folder(graph_folder(model, "lens")) as folder:
+        (folder / "graph.onnx").write_bytes(graph)
+        (folder / "weights.json").write_text(json_text(weights))
+    say(f"lens {model}: {', '.join(weights['weights'])}; {len(graph) / 1e3:.1f} kB without them")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Trace a model's lens, once, from its config.")
+    parser.add_argument("model")
+    name = parser.parse_args().model
+    run("lens", lambda: main(name), name)

@@ -1,0 +1,1 @@
+"""What is shipped and what it is worth: the manifest, made, withdrawn, verified."""

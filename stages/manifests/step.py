@@ -1,0 +1,82 @@
+"""One step's row in the manifest: the fields that clients know, and what the step is and is worth."""
+
+from __future__ import annotations
+
+from stages.command import Refusal
+from stages.files import checkpoint_folder, pair_folder, read_json, sha256_file
+from stages.graph.limits import HALVES
+
+
+def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
+    """A shipped step.
+
+    Args:
+        model: the model.
+        step: its step.
+        report: its fidelity report, gates met.
+        plan: the model's plan.
+
+    Raises:
+        Refusal: the report is of other weights than the record.
+    """
+    record = read_json(checkpoint_folder(model, step) / "checkpoint.json")
+    if record["weight_digest"] != report["weight_digest"]:
+        raise Refusal(f"step {step}: the report is of other weights than the record: run `make repro`")
+    folder = pair_folder(model, step)
+    files = {half: folder / f"{half}.f16.onnx" for half in HALVES}
+    cast = read_json(folder / "f16.json")
+    return {
+        "step": int(step),
+        "fp32_max_diff": report["fp32"]["logits_max_diff"],
+        "fp32_top1_match_all_pos": report["fp32"]["top1"],
+        "f16_max_diff": report["f16"]["logits_max_diff"],
+        "f16_top1_match_all_pos": report["f16"]["top1"],
+        "top1_token": report["probe"]["top1_token"] if report["probe"] else None,
+        "backbone_bytes": files["backbone"].stat().st_size,
+        "lens_bytes": files["lens"].stat().st_size,
+        "files": [
+            {
+                "name": f"step{step}/{path.name}",
+                "bytes": path.stat().st_size,
+                "sha256": sha256_file(path),
+                "bytes_after_cast": cast[half]["bytes_after_cast"],
+                "largest_tensor": cast[half]["largest_tensor"],
+            }
+            for half, path in files.items()
+        ]
+        + [_report_file(folder / "f16.json", step)],
+        "overflow_kept_fp32": sorted(name for half in HALVES for name in cast[half]["overflow_kept_fp32"]),
+        "underflow_to_zero": sum(n for half in HALVES for n in cast[half]["underflow_to_zero"].values()),
+        "source": {
+            "kind": plan["source"]["kind"],
+            "revision": record["revision"],
+            "weight_digest": record["weight_digest"],
+            "licence": plan["licence"],
+        },
+        "fidelity": metrics_row(report),
+    }
+
+
+def _report_file(path: object, step: str) -> dict:
+    return {"name": f"step{step}/{path.name}", "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def metrics_row(report: dict) -> dict:
+    """The numbers of a report that are compared over steps."""
+    f16 = report["f16"]
+    return {
+        "step": int(report["step"]),
+        "cells": f16["cells"],
+        "top1": f16["top1"],
+        "top1_strict": f16["top1_strict"],
+        "final_top1": f16["final_top1"],
+        "kl_mean": f16["kl_mean"],
+        "kl_max": f16["kl_max"],
+        "hidden_rel": f16["hidden_rel"],
+        "logits_rel": f16["logits_rel"],
+        "fp32_hidden_rel": report["fp32"]["hidden_rel"],
+        "fp32_logits_rel": report["fp32"]["logits_rel"],
+        "identity_rel": report["identity_rel"],
+        "max_abs": max(row["max_abs"] for row in report["layers"]),
+        "probe_probability": report["probe"]["probability"] if report["probe"] else None,
+    }

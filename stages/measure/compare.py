@@ -1,0 +1,104 @@
+"""Comparing logits and streams without regard to their scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+def relative(reference: torch.Tensor, other: torch.Tensor) -> float:
+    """max|a-b| / max|a|; infinite if anything is NaN or infinite."""
+    difference = float((reference - other).abs().max())
+    scale = float(reference.abs().max())
+    if not (torch.isfinite(other).all() and torch.isfinite(reference).all()):
+        return float("inf")
+    return difference / scale if scale else float(difference > 0)
+
+
+@dataclass
+class Scores:
+    """Agreement of logits over cells, a cell being one (layer, position).
+
+    Attributes:
+        cells: how many were compared.
+        strict: cells whose top-1 is the same token.
+        near: cells whose top-1 is the same, or nearly ties with it in the reference.
+        kl_sum, kl_max: KL(reference || other), in nats.
+        rel: the largest relative error of any call's logits.
+        max_diff: the largest |difference| of any logit.
+        max_abs: the largest |logit| of the reference.
+    """
+
+    cells: int = 0
+    strict: int = 0
+    near: int = 0
+    kl_sum: float = 0.0
+    kl_max: float = 0.0
+    rel: float = 0.0
+    max_diff: float = 0.0
+    max_abs: float = 0.0
+
+    def add(self, reference: torch.Tensor, other: torch.Tensor, near_tie: float) -> None:
+        """Compare the logits of some cells.
+
+        Args:
+            reference: [N,V] float32, from torch.
+            other: [N,V] float32, from the graph.
+            near_tie: two tokens tie if their reference logits differ by at most this share of the cell's max|logit|.
+        """
+        self.cells += len(reference)
+        self.max_abs = max(self.max_abs, float(reference.abs().max()))
+        self.rel = max(self.rel, relative(reference, other))
+        if not torch.isfinite(other).all():
+            self.kl_max = self.kl_sum = self.max_diff = float("inf")
+            return
+        self.max_diff = max(self.max_diff, float((reference - other).abs().max()))
+        best, mine = reference.argmax(-1), other.argmax(-1)
+        gap = (reference.gather(-1, best[:, None]) - reference.gather(-1, mine[:, None])).squeeze(-1)
+        self.strict += int((best == mine).sum())
+        self.near += int((gap <= near_tie * reference.abs().amax(-1)).sum())
+        kl = divergence(reference, other)
+        self.kl_sum += float(kl.sum())
+        self.kl_max = max(self.kl_max, float(kl.max()))
+
+    def as_json(self) -> dict:
+        """For the report; shares, not counts."""
+        return {
+            "cells": self.cells,
+            "top1": self.near / self.cells,
+            "top1_strict": self.strict / self.cells,
+            "kl_mean": self.kl_sum / self.cells,
+            "kl_max": self.kl_max,
+            "logits_rel": self.rel,
+            "logits_max_diff": self.max_diff,
+            "logits_max_abs": self.max_abs,
+        }
+
+
+def divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """KL(reference || other) of each row of logits [N,V], in nats.
+
+    With d = other - reference, KL = log E[e^d] - E[d] under the reference's softmax: two sums of small terms in
+    place of a difference of two large ones, so that float32 resolves values far below 1e-7.
+    """
+    shares = reference.softmax(-1)
+    shift = other - reference
+    mean = (shares * shift).sum(-1, keepdim=True)
+    centred = shift - mean
+    # log E[e^c] with E[c] = 0; expm1 keeps the small terms, and subtracting c again leaves those of second order.
+    return torch.log1p((shares * (torch.expm1(centred) - centred)).sum(-1)).clamp_min(0)
+
+
+def total(parts: list[Scores]) -> Scores:
+    """The scores of several layers as one."""
+    return Scores(
+        cells=sum(p.cells for p in parts),
+        strict=sum(p.strict for p in parts),
+        near=sum(p.near for p in parts),
+        kl_sum=sum(p.kl_sum for p in parts),
+        kl_max=max(p.kl_max for p in parts),
+        rel=max(p.rel for p in parts),
+        max_diff=max(p.max_diff for p in parts),
+        max_abs=max(p.max_abs for p in parts),
+    )

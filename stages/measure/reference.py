@@ -1,0 +1,46 @@
+"""The reference: the checkpoint as transformers itself loads it, in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from stages.anatomy.model import canonical_names, configure
+from stages.command import Refusal
+
+
+def load_reference(folder: Path, config: dict) -> PreTrainedModel:
+    """The model of a checkpoint folder, float32, eval mode; safetensors only, no remote code.
+
+    Args:
+        folder: the weights; transformers maps their names itself, independently of our record.
+        config: the config that was traced.
+
+    Raises:
+        Refusal: transformers would fill missing or mismatched weights with random numbers.
+    """
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=configure(config),
+        dtype=torch.float32,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    wrong = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if wrong:
+        raise Refusal(f"transformers finds no weights for {', '.join(map(str, wrong[:3]))} in {folder}")
+    return model.eval()
+
+
+def float32_values(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The parameters and saved buffers by canonical name, as arrays that share memory with the model."""
+    names = canonical_names(model)
+    return {names[name]: tensor.numpy() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

@@ -1,0 +1,86 @@
+"""Texts to token ids and back, with the tokenizer.json that a browser reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from stages.command import Refusal
+from stages.files import read_json
+
+# What is shown for an id that the model has a row for and the tokenizer has no token for.
+PLACEHOLDER = "<no token>"
+
+
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer.json of a folder, or None if there is none.
+
+    Raises:
+        Refusal: the file is no tokenizer.
+    """
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises bare Exception for whatever it can't parse
+        raise Refusal(f"{file} can't be read as a tokenizer ({error})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text, special tokens as the tokenizer itself adds them."""
+    return tokenizer.encode(text).ids
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """One token as people read it: its leading space kept, bytes that are no whole character as U+FFFD.
+
+    Decoding a token alone loses a leading space in some tokenizers, so it is decoded twice in a row
+    and the first time cut off.
+    """
+    if tokenizer.id_to_token(token) is None:
+        return PLACEHOLDER
+    once = tokenizer.decode([token], skip_special_tokens=False)
+    twice = tokenizer.decode([token, token], skip_special_tokens=False)
+    return twice[len(once) :] if once and twice.startswith(once) else once or (tokenizer.id_to_token(token) or "")
+
+
+def read_prompts(file: Path) -> list[dict]:
+    """The prompts: `{"id", "kind", "text", "gold"}` each.
+
+    Raises:
+        Refusal: the file is not there or not such a list.
+    """
+    try:
+        prompts = read_json(file)
+    except FileNotFoundError:
+        raise Refusal(f"{file} is not there: `prompts` in params.yaml names it") from None
+    except ValueError as error:
+        raise Refusal(f"{file} is not JSON ({error})") from None
+    keys = {"id", "text"}
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, dict) and keys <= set(p) for p in prompts):
+        raise Refusal(f"{file}: expected a list of objects with id and text")
+    names = [prompt["id"] for prompt in prompts]
+    if len(set(names)) != len(names) or not all(prompt["text"] for prompt in prompts):
+        raise Refusal(f"{file}: every prompt needs an id of its own and a text that is not empty")
+    return prompts
+
+
+def golden_ids(tokenizer: Tokenizer, prompts: list[dict]) -> list[dict]:
+    """The ids of each prompt, `{"id", "text", "ids"}`: what any reader of the tokenizer must arrive at."""
+    return [{"id": p["id"], "text": p["text"], "ids": encode(tokenizer, p["text"])} for p in prompts]
+
+
+def differing_ids(expected: list[dict], got: list[dict]) -> list[str]:
+    """One line for each prompt, counted from 0, whose ids differ."""
+    if [row["text"] for row in expected] != [row["text"] for row in got]:
+        return ["they were measured on different prompts"]
+    return [
+        f"prompt {number} ({before['id']}): expected {before['ids']} got {after['ids']}"
+        for number, (before, after) in enumerate(zip(expected, got, strict=True))
+        if before["ids"] != after["ids"]
+    ]

@@ -1,0 +1,1 @@
+"""From params.yaml, which people edit, to models/<id>/, which DVC runs."""

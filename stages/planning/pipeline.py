@@ -1,0 +1,118 @@
+"""models/<id>/dvc.yaml: the same few stages for every model, their values in params.json."""
+
+from __future__ import annotations
+
+# A folder of checkpoints that DVC itself makes is a dependency of fetch; any other is pinned by the plan.
+MADE_HERE = "        - ${source.path}\n"
+
+TEMPLATE = """\
+# Made by `make plan` from params.yaml; edits are overwritten.
+vars:
+  - params.json
+
+stages:
+  backbone:
+    wdir: ../..
+    cmd: python -m stages.backbone ${model}
+    deps:
+      - stages/backbone.py
+      - stages/anatomy
+      - stages/graph/split.py
+      - stages/graph/trace.py
+    params:
+      - models/${model}/params.json:
+          - config
+    outs:
+      - data/graphs/${model}/backbone
+
+  lens:
+    wdir: ../..
+    cmd: python -m stages.lens ${model}
+    deps:
+      - stages/lens.py
+      - stages/anatomy
+      - stages/graph/split.py
+      - stages/graph/trace.py
+    params:
+      - models/${model}/params.json:
+          - config
+    outs:
+      - data/graphs/${model}/lens
+
+  fetch:
+    foreach: ${steps}
+    do:
+      wdir: ../..
+      cmd: python -m stages.fetch ${model} ${item}
+      deps:
+        - stages/fetch.py
+        - stages/sources
+        - data/graphs/${model}/backbone/parameters.json
+@MADE_HERE@      params:
+        - models/${model}/params.json:
+            - config
+            - on_failure
+            - revisions.${item}
+            - source
+            - tokenizer
+      outs:
+        - data/checkpoints/${model}/step${item}
+
+  fp16:
+    foreach: ${steps}
+    do:
+      wdir: ../..
+      cmd: python -m stages.fp16 ${model} ${item}
+      deps:
+        - stages/fp16.py
+        - stages/graph/fill.py
+        - data/checkpoints/${model}/step${item}
+        - data/graphs/${model}
+      outs:
+        - data/onnx/${model}/step${item}
+
+  fidelity:
+    foreach: ${steps}
+    do:
+      wdir: ../..
+      cmd: python -m stages.fidelity ${model} ${item}
+      deps:
+        - stages/fidelity.py
+        - stages/anatomy
+        - stages/graph/session.py
+        - stages/measure
+        - ${prompts}
+        - data/checkpoints/${model}/step${item}
+        - data/graphs/${model}
+        - data/onnx/${model}/step${item}
+      params:
+        - models/${model}/params.json:
+            - gates
+            - on_failure
+            - probe
+      outs:
+        - data/fidelity/${model}/step${item}.json
+
+  manifest:
+    wdir: ../..
+    cmd: python -m stages.manifest ${model}
+    deps:
+      - stages/manifest.py
+      - stages/manifests
+      - data/fidelity/${model}
+    params:
+      - models/${model}/params.json:
+          - licence
+          - probe
+          - source
+          - steps
+    outs:
+      - data/onnx/${model}/manifest.json
+      - data/onnx/${model}/tokenizer
+      - data/metrics/${model}.json
+"""
+
+
+def pipeline(made_by_pipeline: bool) -> str:
+    """The text of models/<id>/dvc.yaml."""
+    return TEMPLATE.replace("@MADE_HERE@", MADE_HERE if made_by_pipeline else "")

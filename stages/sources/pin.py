@@ -1,0 +1,75 @@
+"""Pinning a local checkpoint: one digest over its files, cheap to check again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from stages.files import TEMPORARY, canonical, read_json, sha256_file, write_json
+from stages.sources.local import TOKENIZER_FILES, Source
+from stages.sources.weights import weight_files
+
+CACHE = TEMPORARY / "digests.json"
+
+# Keys of config.json that neither shape the graph nor the arithmetic.
+BOOKKEEPING = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
+
+
+def essential(config: dict) -> dict:
+    """A config without its book-keeping: what the graph depends on."""
+    return {key: value for key, value in config.items() if key not in BOOKKEEPING}
+
+
+def checkpoint_files(source: Source, step: str, tokenizer: str | None = None) -> list[Path]:
+    """The files that make up a checkpoint: config, weights, tokenizer."""
+    folder = source.folder(step)
+    files = [folder / "config.json", *(folder / name for name in weight_files(folder))]
+    place = Path(tokenizer) if tokenizer else source.tokenizer_folder(step)
+    if place:
+        files += [place / name for name in TOKENIZER_FILES if (place / name).exists()]
+    return files
+
+
+def revision(hashes: dict[str, str]) -> str:
+    """The content digest of a checkpoint, from the sha256 of each of its files by name."""
+    return "sha256:" + hashlib.sha256(canonical(hashes)).hexdigest()
+
+
+class Digests:
+    """sha256 of files, remembered by path, size and time of change, so that a second plan reads no weights."""
+
+    def __init__(self) -> None:
+        try:
+            self._known = read_json(CACHE)
+        except (FileNotFoundError, json.JSONDecodeError):
+            self._known = {}
+
+    def of(self, path: Path) -> str:
+        """The sha256 of a file."""
+        stat = path.stat()
+        mark = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+        key = str(path.resolve())
+        if self._known.get(key, ["", ""])[0] != mark:
+            self._known[key] = [mark, sha256_file(path)]
+        return self._known[key][1]
+
+    def save(self) -> None:
+        """Keep what was learned."""
+        write_json(CACHE, self._known)
+
+
+def short(pinned: str) -> str:
+    """A revision as people read it."""
+    return re.sub(r"^sha256:", "", pinned)[:12]

@@ -1,0 +1,146 @@
+"""checkpoint.json: what a checkpoint is. Later stages open the weights through it, wherever they lie."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stages.command import Refusal
+from stages.files import canonical, checkpoint_folder, plan_file, read_json
+from stages.sources.local import open_source
+from stages.sources.weights import (
+    Entry,
+    in_file_order,
+    largest,
+    listed,
+    open_weights,
+    read,
+    tensor_digest,
+)
+
+
+def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str], list[str]]:
+    """Which stored tensor fills which parameter.
+
+    Args:
+        parameters: by name, `{"shape", "names"}`: what the architecture has, and the names files use for it.
+        tensors: what the checkpoint has.
+
+    Returns:
+        The stored name by parameter, and the stored names that fill none.
+
+    Raises:
+        Refusal: tensors that are missing or of another shape, all at once.
+    """
+    chosen, absent, wrong, used = {}, [], [], set()
+    for name, parameter in parameters.items():
+        found = [candidate for candidate in parameter["names"] if candidate in tensors]
+        if not found:
+            absent.append(name)
+            continue
+        used |= set(found)
+        chosen[name] = found[0]
+        shapes = [(stored, list(tensors[stored].shape)) for stored in found]
+        wrong += [f"{n} {s} (expected {parameter['shape']})" for n, s in shapes if s != parameter["shape"]]
+    problems = [f"{len(absent)} missing: {listed(absent)}"] if absent else []
+    problems += [f"{len(wrong)} of another shape: {listed(wrong)}"] if wrong else []
+    if problems:
+        raise Refusal(f"the weights don't fit the config; of {len(parameters)} tensors " + "; ".join(problems))
+    return chosen, sorted(set(tensors) - used)
+
+
+def examine(tensors: dict[str, Entry], kept: set[str]) -> dict[str, dict]:
+    """Read every tensor once: dtype, shape, digest, largest value.
+
+    Raises:
+        Refusal: NaN or infinite values in a tensor of `kept`.
+    """
+    facts, bad = {}, []
+    for name, entry in in_file_order(tensors):
+        if name not in kept:
+            facts[name] = {"file": entry.file.name, "dtype": entry.dtype, "shape": list(entry.shape)}
+            continue
+        array = read(entry)
+        top = largest(array)
+        if not np.isfinite(top):
+            bad.append(name)
+        facts[name] = {
+            "file": entry.file.name,
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "max_abs": top if np.isfinite(top) else None,
+            "sha256": tensor_digest(array),
+        }
+    if bad:
+        raise Refusal(f"NaN or infinite weights in {len(bad)} tensors: {listed(bad)}")
+    return dict(sorted(facts.items()))
+
+
+def check_tied(parameters: dict, facts: dict[str, dict]) -> None:
+    """Refuse a file that stores two different tensors for weights that the config ties."""
+    for parameter in parameters.values():
+        stored = [name for name in parameter["names"] if name in facts]
+        if len({facts[name]["sha256"] for name in stored}) > 1:
+            raise Refusal(f"the config ties {' and '.join(stored)}, but the file holds two different tensors")
+
+
+def weight_digest(facts: dict[str, dict]) -> str:
+    """One digest over all tensors, not over files: sharding does not change it."""
+    rows = {name: [fact["dtype"], fact["shape"], fact["sha256"]] for name, fact in facts.items() if "sha256" in fact}
+    return hashlib.sha256(canonical(rows)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as its record describes it, opened.
+
+    Attributes:
+        record: the content of checkpoint.json.
+        folder: where the weights and config lie on this machine.
+    """
+
+    record: dict
+    folder: Path
+    _tensors: dict[str, Entry]
+
+    def fact(self, parameter: str) -> dict:
+        """What the record says of the tensor that fills a parameter."""
+        return self.record["tensors"][self.record["parameters"][parameter]]
+
+    def read(self, parameter: str) -> np.ndarray:
+        """The tensor that fills a parameter, as it is stored.
+
+        Raises:
+            Refusal: its bytes are not those that the record names.
+        """
+        stored = self.record["parameters"][parameter]
+        array = read(self._tensors[stored])
+        if tensor_digest(array) != self.record["tensors"][stored]["sha256"]:
+            raise Refusal(f"{stored} in {self.folder} is not what was fetched: run `make plan`, then `make repro`")
+        return array
+
+
+def open_checkpoint(model: str, step: str) -> Checkpoint:
+    """Open a fetched checkpoint through its record.
+
+    Raises:
+        Refusal: the checkpoint was rejected, or its weights are gone or changed.
+    """
+    record = read_json(checkpoint_folder(model, step) / "checkpoint.json")
+    if "rejected" in record:
+        raise Refusal(record["rejected"])
+    source = open_source(read_json(plan_file(model))["source"])
+    folder = source.folder(step)
+    tensors = open_weights(folder)
+    gone = [name for name in record["parameters"].values() if name not in tensors]
+    gone += [
+        name
+        for name in record["parameters"].values()
+        if name in tensors and list(tensors[name].shape) != record["tensors"][name]["shape"]
+    ]
+    if gone:
+        raise Refusal(f"{folder} no longer holds {listed(gone)} as fetched: run `make plan`, then `make repro`")
+    return Checkpoint(record, folder, tensors)

@@ -1,0 +1,74 @@
+"""How a run ended, step by step: `python -m stages.summary [MODEL]`. Exit code 1 unless every step is accounted for."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from stages.command import Refusal, run
+from stages.files import failure_file, fidelity_file, manifest_file, read_json
+from stages.planning.plan import load_plan, planned_models
+
+PER_STEP = ("fetch", "fp16", "fidelity")
+PER_MODEL = ("backbone", "lens", "manifest")
+
+
+def _note(model: str, stages: tuple[str, ...], step: str | None) -> str | None:
+    for stage in stages:
+        path = failure_file(model, stage, step)
+        if path.exists():
+            return f"{stage}: {read_json(path)['reason']}"
+    return None
+
+
+def step_row(model: str, step: str, shipped: dict[str, dict]) -> tuple[str, str | None, dict | None]:
+    """The status of a step, the reason if it did not go through, its numbers if it was measured."""
+    reason = _note(model, PER_STEP, step)
+    if reason:
+        return "failed", reason, None
+    if step in shipped:
+        return "shipped", None, shipped[step]["fidelity"]
+    if not fidelity_file(model, step).exists():
+        return "not made", None, None
+    report = read_json(fidelity_file(model, step))
+    if "rejected" in report:
+        return "rejected", report["rejected"], None
+    return "measured", None, None
+
+
+def main(models: list[str]) -> None:
+    """Print a row per step and a line per reason."""
+    table = Table("model", "step", "status", "cells", "top-1", "KL max", "logits rel", title_justify="left")
+    reasons, open_ends = [], 0
+    for model in models:
+        path = manifest_file(model)
+        shipped = {str(step["step"]): step for step in read_json(path)["steps"]} if path.exists() else {}
+        note = _note(model, PER_MODEL, None)
+        if note:
+            reasons.append(f"{model}: {note}")
+            open_ends += 1
+        for step in load_plan(model)["steps"]:
+            status, reason, numbers = step_row(model, step, shipped)
+            if reason:
+                reasons.append(f"{model} step {step}: {status}: {reason}")
+            open_ends += status not in ("shipped", "rejected")
+            cells = ["", "", "", ""]
+            if numbers:
+                cells = [f"{numbers['cells']}", f"{numbers['top1']:.2%}"]
+                cells += [f"{numbers['kl_max']:.1e}", f"{numbers['logits_rel']:.1e}"]
+            table.add_row(model, step, status, *cells)
+    console = Console()
+    console.print(table)
+    for reason in reasons:
+        console.print(reason, soft_wrap=True, markup=False, highlight=False)
+    if open_ends:
+        raise Refusal("not everything went through: see above")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="How a run ended, step by step.")
+    parser.add_argument("model", nargs="?")
+    chosen = parser.parse_args().model
+    run("summary", lambda: main([chosen] if chosen else planned_models()))
