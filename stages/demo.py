@@ -94,7 +94,7 @@ def rate(step: int) -> float:
 def train(folder: Path) -> None:
     """Train and keep the checkpoints of DEMO_STEPS in `folder`."""
     import torch
-    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -105,7 +105,7 @@ def train(folder: Path) -> None:
     end = tokenizer.eos_token_id
     rows = [(tokenizer(text)["input_ids"] + [end] * TOKENS)[:TOKENS] for text in texts]
     torch.manual_seed(SEED)
-    model = AutoModelForCausalLM.from_config(GPTNeoXConfig(**CONFIG), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**CONFIG), dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=0.01)
     say(f"demo: {len(texts)} sentences, {len(tokenizer)} tokens, {model.num_parameters() / 1e6:.1f} M parameters")
     for step, ids in zip(range(DEMO_STEPS[-1] + 1), batches(rows), strict=False):

@@ -20,14 +20,21 @@ from stages.sources.record import check_tied, examine, match, weight_digest
 from stages.sources.weights import listed, open_weights
 
 
-def check_config(folder: Path, traced: dict) -> None:
-    """Refuse a checkpoint whose config is not the one that was traced."""
+def check_config(folder: Path, traced: dict, whole: bool) -> None:
+    """Refuse a checkpoint whose config is not the one that was traced.
+
+    Args:
+        folder: the checkpoint.
+        traced: the plan's config.
+        whole: whether the plan has every key of it, or only those that differ from the defaults.
+    """
     try:
         found = essential(read_json(folder / "config.json"))
     except ValueError as error:
         raise Refusal(f"{folder / 'config.json'} is not JSON ({error})") from None
     expected = essential(traced)
-    keys = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    compared = found.keys() | expected.keys() if whole else expected.keys()
+    keys = sorted(key for key in compared if found.get(key) != expected.get(key))
     if keys:
         rows = [f"{key}: {found.get(key)!r} (traced {expected.get(key)!r})" for key in keys]
         raise Refusal(f"its config differs from the one that was traced: {listed(rows)}; make it a model of its own")
@@ -43,7 +50,7 @@ def examine_checkpoint(model: str, step: str, plan: dict, source: Source) -> dic
     reason = incomplete(folder)
     if reason:
         raise Refusal(reason)
-    check_config(folder, plan["config"])
+    check_config(folder, plan["config"], whole=not source.made_by_pipeline)
     files = checkpoint_files(source, step, plan["tokenizer"])
     hashes = {path.name: sha256_file(path) for path in files}
     pinned, found = plan["revisions"].get(step), revision(hashes)

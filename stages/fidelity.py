@@ -14,7 +14,7 @@ from stages.files import checkpoint_folder, fidelity_file, graph_folder, pair_fo
 from stages.graph.limits import HALVES
 from stages.manifests.withdraw import withdraw
 from stages.measure.gates import failures
-from stages.measure.tokens import differing_ids, encode, golden_ids, load_tokenizer, read_prompts, token_text
+from stages.measure.tokens import differences, encode, load_tokenizer, read_prompts, reading, token_text
 from stages.planning.plan import load_plan
 from stages.sources.record import open_checkpoint
 
@@ -22,11 +22,11 @@ from stages.sources.record import open_checkpoint
 UNTOLD, LENGTH = 8, 12
 
 
-def texts(model: str, step: str, plan: dict, vocabulary: int, positions: int | None) -> tuple[dict, dict]:
+def texts(model: str, step: str, plan: dict, vocabulary: int, positions: int | None) -> tuple[dict, dict | None]:
     """The token ids to measure on.
 
     Returns:
-        Ids by prompt, the probe under the key `probe`; and what the report says of the tokenizer.
+        Ids by prompt, the probe under the key `probe`; and how the tokenizer reads, None without one.
 
     Raises:
         Refusal: the tokenizer gives ids that the model has no row for, or AutoTokenizer reads it differently.
@@ -38,23 +38,24 @@ def texts(model: str, step: str, plan: dict, vocabulary: int, positions: int | N
         import torch
 
         drawn = torch.randint(0, vocabulary, (UNTOLD, LENGTH), generator=torch.Generator().manual_seed(0)).tolist()
-        return {f"random {n}": ids for n, ids in enumerate(drawn)}, {"size": None, "golden_ids": []}
-    golden = golden_ids(tokenizer, prompts)
-    _agree(folder, golden)
-    ids = {row["id"]: row["ids"] for row in golden} | {"probe": encode(tokenizer, plan["probe"])}
+        return {f"random {n}": ids for n, ids in enumerate(drawn)}, None
+    found = reading(tokenizer, prompts)
+    _agree(folder, found)
+    ids = {row["id"]: row["ids"] for row in found["golden_ids"]} | {"probe": encode(tokenizer, plan["probe"])}
     beyond = sorted({token for row in ids.values() for token in row if token >= vocabulary})
     if beyond:
         raise Refusal(f"the tokenizer gives id {beyond[0]}, but the model has {vocabulary} rows: not its tokenizer")
     usable = {name: row[:positions] for name, row in ids.items() if row}
-    return usable, {"size": tokenizer.get_vocab_size(), "golden_ids": golden}
+    return usable, found
 
 
-def _agree(folder: Path, golden: list[dict]) -> None:
+def _agree(folder: Path, found: dict) -> None:
     """Transformers must read the same ids from these files as the browser will."""
     from transformers import AutoTokenizer
 
     auto = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    differing = differing_ids(golden, [row | {"ids": auto(row["text"])["input_ids"]} for row in golden])
+    theirs = [row | {"ids": auto(row["text"])["input_ids"]} for row in found["golden_ids"]]
+    differing = differences(found, found | {"golden_ids": theirs})
     if differing:
         raise Refusal(f"AutoTokenizer does not read tokenizer.json as it stands: {differing[0]}")
 
@@ -71,9 +72,12 @@ def measure(model: str, step: str, plan: dict) -> dict:
 
     transformers.logging.set_verbosity_error()
     checkpoint = open_checkpoint(model, step)
+    cast = read_json(pair_folder(model, step) / "f16.json")
+    if "rejected" in cast:
+        raise Refusal(cast["rejected"])
     graphs = {half: graph_folder(model, half) for half in HALVES}
     facts = read_json(graphs["backbone"] / "anatomy.json")
-    network = load_reference(checkpoint.folder, plan["config"])
+    network = load_reference(checkpoint.folder)
     values = float32_values(network)
     reference = pair.Reference(network, find(build(plan["config"])))
     positions = getattr(network.config.get_text_config(), "max_position_embeddings", None)

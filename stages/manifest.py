@@ -24,20 +24,20 @@ from stages.files import (
 )
 from stages.manifests.seal import seal
 from stages.manifests.step import metrics_row, shipped_step
-from stages.measure.tokens import differing_ids
+from stages.measure.tokens import differences
 from stages.planning.plan import load_plan
 from stages.sources.local import TOKENIZER_FILES
 
 
-def same_tokenizer(reports: dict[str, dict]) -> dict:
-    """What all steps say of the tokenizer.
+def same_tokenizer(reports: dict[str, dict]) -> dict | None:
+    """How the tokenizer of all steps reads; None if they have none.
 
     Raises:
         Refusal: two steps read the prompts as different ids.
     """
     (first, expected), *others = ((step, report["tokenizer"]) for step, report in reports.items())
     for step, found in others:
-        lines = differing_ids(expected["golden_ids"], found["golden_ids"])
+        lines = differences(expected, found) if expected and found else ["only one has any"] * (expected != found)
         if lines:
             raise Refusal(f"steps {first} and {step} have different tokenizers: {lines[0]}")
     return expected
@@ -78,9 +78,8 @@ def main(model: str) -> None:
         **{key: facts[key] for key in ("hidden_size", "num_layers", "vocab_size", "tied")},
         "anatomy": facts["description"],
         "tokenizer": "tokenizer" if files else None,
-        "tokenizer_size": tokenizer["size"],
         "tokenizer_files": files,
-        "golden_ids": tokenizer["golden_ids"],
+        "reading": tokenizer,
         "probe": plan["probe"],
         "licence": plan["licence"],
         "source": plan["source"],

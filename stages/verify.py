@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.command import Refusal, run, say
 from stages.files import DATA, manifest_file, read_json, sha256_file
 from stages.manifests.seal import KEY, digest
-from stages.measure.tokens import differing_ids, golden_ids, load_tokenizer
+from stages.measure.tokens import differences, load_tokenizer, reading
 from stages.planning.plan import planned_models
 
 
@@ -32,7 +32,7 @@ def check_manifest(path: Path) -> tuple[list[str], int]:
     try:
         manifest = read_json(path)
         listed = [*manifest["tokenizer_files"], *(entry for step in manifest["steps"] for entry in step["files"])]
-        expected, golden = manifest[KEY], manifest["golden_ids"]
+        expected, read = manifest[KEY], manifest["reading"]
         rejected = {row["step"] for row in manifest["rejected"]}
     except (ValueError, KeyError, TypeError) as error:
         return [f"{path}: not a manifest of schema 1 ({type(error).__name__}: {error})"], 0
@@ -45,14 +45,14 @@ def check_manifest(path: Path) -> tuple[list[str], int]:
     extra = [str(file) for file in present if file.relative_to(folder).as_posix() not in names]
     spare = {f"step{step}" for step in rejected}
     problems += [f"{name}: not in the manifest" for name in extra if Path(name).parent.name not in spare]
-    if golden and (folder / "tokenizer" / "tokenizer.json").is_file():
-        problems += [f"{folder / 'tokenizer'}: {line}" for line in _tokens(folder / "tokenizer", golden)]
+    if read and (folder / "tokenizer" / "tokenizer.json").is_file():
+        problems += [f"{folder / 'tokenizer'}: {line}" for line in _tokens(folder / "tokenizer", read)]
     return problems, sum(entry["bytes"] for entry in listed)
 
 
-def _tokens(folder: Path, golden: list[dict]) -> list[str]:
+def _tokens(folder: Path, read: dict) -> list[str]:
     try:
-        return differing_ids(golden, golden_ids(load_tokenizer(folder), golden))
+        return differences(read, reading(load_tokenizer(folder), read["golden_ids"]))
     except Refusal as refusal:
         return [str(refusal)]
 

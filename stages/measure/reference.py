@@ -9,16 +9,15 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from stages.anatomy.model import canonical_names, configure
+from stages.anatomy.model import canonical_names
 from stages.command import Refusal
 
 
-def load_reference(folder: Path, config: dict) -> PreTrainedModel:
+def load_reference(folder: Path) -> PreTrainedModel:
     """The model of a checkpoint folder, float32, eval mode; safetensors only, no remote code.
 
     Args:
-        folder: the weights; transformers maps their names itself, independently of our record.
-        config: the config that was traced.
+        folder: config and weights; transformers reads both itself, independently of our plan and record.
 
     Raises:
         Refusal: transformers would fill missing or mismatched weights with random numbers.
@@ -27,7 +26,6 @@ def load_reference(folder: Path, config: dict) -> PreTrainedModel:
     logging.disable_progress_bar()
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
-        config=configure(config),
         dtype=torch.float32,
         use_safetensors=True,
         trust_remote_code=False,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from stages.command import Refusal
-from stages.files import read_json
+from stages.files import canonical, read_json
 
 # What is shown for an id that the model has a row for and the tokenizer has no token for.
 PLACEHOLDER = "<no token>"
@@ -70,17 +71,26 @@ def read_prompts(file: Path) -> list[dict]:
     return prompts
 
 
-def golden_ids(tokenizer: Tokenizer, prompts: list[dict]) -> list[dict]:
-    """The ids of each prompt, `{"id", "text", "ids"}`: what any reader of the tokenizer must arrive at."""
-    return [{"id": p["id"], "text": p["text"], "ids": encode(tokenizer, p["text"])} for p in prompts]
+def reading(tokenizer: Tokenizer, prompts: list[dict]) -> dict:
+    """How a tokenizer reads: what any other reader of it must arrive at.
+
+    Returns:
+        `{"size", "vocabulary_sha256", "golden_ids": [{"id", "text", "ids"}]}`, the prompts in their order.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    return {
+        "size": len(vocabulary),
+        "vocabulary_sha256": hashlib.sha256(canonical(vocabulary)).hexdigest(),
+        "golden_ids": [{"id": p["id"], "text": p["text"], "ids": encode(tokenizer, p["text"])} for p in prompts],
+    }
 
 
-def differing_ids(expected: list[dict], got: list[dict]) -> list[str]:
-    """One line for each prompt, counted from 0, whose ids differ."""
-    if [row["text"] for row in expected] != [row["text"] for row in got]:
+def differences(expected: dict, got: dict) -> list[str]:
+    """One line for each prompt, counted from 0, that two readings have different ids for."""
+    pairs = list(zip(expected["golden_ids"], got["golden_ids"], strict=False))
+    if len(expected["golden_ids"]) != len(got["golden_ids"]) or any(a["text"] != b["text"] for a, b in pairs):
         return ["they were measured on different prompts"]
-    return [
-        f"prompt {number} ({before['id']}): expected {before['ids']} got {after['ids']}"
-        for number, (before, after) in enumerate(zip(expected, got, strict=True))
-        if before["ids"] != after["ids"]
-    ]
+    lines = [f"prompt {n} ({a['id']}): expected {a['ids']} got {b['ids']}" for n, (a, b) in enumerate(pairs) if a != b]
+    if not lines and expected["vocabulary_sha256"] != got["vocabulary_sha256"]:
+        return ["the same ids stand for other tokens (the vocabularies differ; no prompt shows it)"]
+    return lines

@@ -8,8 +8,9 @@ from typing import Any
 
 from stages.command import Refusal
 from stages.files import canonical, read_json
-from stages.measure.tokens import differing_ids, golden_ids, load_tokenizer, read_prompts
+from stages.measure.tokens import differences, load_tokenizer, read_prompts, reading
 from stages.planning.schema import Params
+from stages.sources.demo import CONFIG
 from stages.sources.local import DEMO_RUN, Source, open_source
 from stages.sources.pin import Digests, checkpoint_files, essential, revision
 from stages.sources.weights import open_weights
@@ -42,7 +43,7 @@ def spread(steps: list[int], count: int) -> list[int]:
         target = low + (high - low) * index / (count - 1)
         left = [step for step in steps if step not in chosen]
         chosen.add(min(left, key=lambda step: abs(math.log1p(step) - target)))
-    return sorted(chosen | {steps[0], steps[-1]})[:count] if len(chosen) > count else sorted(chosen)
+    return sorted(chosen)
 
 
 class Resolved:
@@ -65,15 +66,13 @@ class Resolved:
         if missing:
             self.problems.append(missing)
             return
-        self._attempt(lambda: read_prompts(Path(entry["prompts"])))
+        self.prompts = self._attempt(lambda: read_prompts(Path(entry["prompts"])))
         if entry["tokenizer"] and not (Path(entry["tokenizer"]) / "tokenizer.json").exists():
             self.problems.append(f"tokenizer: no tokenizer.json in {entry['tokenizer']}")
         steps = self._steps(source, entry["steps"])
         self.plan["steps"] = [str(step) for step in steps]
         if source.made_by_pipeline:
-            from stages.sources.demo import full_config
-
-            self.plan |= {"config": full_config(), "revisions": dict.fromkeys(self.plan["steps"])}
+            self.plan |= {"config": CONFIG, "revisions": dict.fromkeys(self.plan["steps"])}
         else:
             self._pin(source, digests)
 
@@ -144,9 +143,10 @@ class Resolved:
         if not any(places.values()):
             self.notes.append("no tokenizer.json: measured on random ids, and no text can be typed for it")
             return
-        prompts = self._attempt(lambda: read_prompts(Path(self.plan["prompts"])))
-        known: dict[bytes, list[dict]] = {}
-        golden = {}
+        if self.prompts is None:
+            return
+        known: dict[bytes, dict | None] = {}
+        readings = {}
         for step, place in places.items():
             if place is None:
                 self.problems.append(f"step {step} has no tokenizer.json, other steps have one")
@@ -154,11 +154,12 @@ class Resolved:
             content = (Path(place) / "tokenizer.json").read_bytes()
             if content not in known:
                 tokenizer = self._attempt(lambda place=place: load_tokenizer(Path(place)))
-                known[content] = golden_ids(tokenizer, prompts) if tokenizer and prompts else []
-            golden[step] = known[content]
-        first = next(iter(golden))
-        for step, ids in golden.items():
-            lines = differing_ids(golden[first], ids)
+                known[content] = reading(tokenizer, self.prompts) if tokenizer else None
+            if known[content]:
+                readings[step] = known[content]
+        first = next(iter(readings), None)
+        for step, found in readings.items():
+            lines = differences(readings[first], found)
             if lines:
                 self.problems.append(f"steps {first} and {step} have different tokenizers: {lines[0]}")
 

@@ -1,10 +1,9 @@
-"""The demo run's architecture, known before it is trained."""
+"""The demo run's architecture, known before it is trained: the plan traces it, stages/demo.py trains it."""
 
 from __future__ import annotations
 
-import json
-
 CONFIG = {
+    "model_type": "gpt_neox",
     "vocab_size": 2048,
     "hidden_size": 128,
     "num_hidden_layers": 4,
@@ -16,10 +15,3 @@ CONFIG = {
     "eos_token_id": 0,
     "pad_token_id": 0,
 }
-
-
-def full_config() -> dict:
-    """The config.json that the demo's checkpoints will have."""
-    from transformers import GPTNeoXConfig
-
-    return json.loads(GPTNeoXConfig(**CONFIG).to_json_string())

@@ -1,0 +1,76 @@
+"""A workspace: this repository's files in a folder of their own, with git and DVC, as a stranger's clone has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROMPTS = '[{"id": "a", "text": "w1 w2 w3 w4 w5"}, {"id": "b", "text": "w7 w7 w9"}]'
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A copy of the repository to run real commands in."""
+
+    root: Path
+
+    def run(self, *command: str, check: bool = True, **options) -> subprocess.CompletedProcess:
+        """Run a command here with this Python's programs first on the PATH; output as text."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1", **options.pop("env", {})}
+        done = subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False, **options
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def stage(self, name: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+        """Run a stage as DVC does."""
+        return self.run(sys.executable, "-m", f"stages.{name}", *arguments, **options)
+
+    def dvc(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+        """Run DVC."""
+        return self.run("dvc", *arguments, **options)
+
+    def params(self, text: str) -> None:
+        """Write params.yaml."""
+        (self.root / "params.yaml").write_text(text)
+
+
+def copy_repository(root: Path) -> Workspace:
+    """The tracked and new files of this repository under `root`, committed there."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if name.endswith("dvc.lock") or not (REPOSITORY / name).is_file():
+            continue
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, root / name)
+    workspace = Workspace(root)
+    workspace.run("git", "init", "-q", "-b", "main")
+    workspace.run("git", "config", "user.name", "test")
+    workspace.run("git", "config", "user.email", "test@localhost")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Workspace:
+    """A workspace for the tests of one module."""
+    return copy_repository(tmp_path_factory.mktemp("clone") / "lensmill")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder as the working directory, for stages that are called in this process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/prompts").mkdir(parents=True)
+    (tmp_path / "data/prompts/prompts.json").write_text(PROMPTS)
+    return tmp_path
