@@ -61,6 +61,12 @@ def copy_repository(root: Path) -> Workspace:
     return workspace
 
 
+def write_prompts(root: Path) -> None:
+    """Two prompts of words that the tests' tokenizers know."""
+    (root / "data/prompts").mkdir(parents=True, exist_ok=True)
+    (root / "data/prompts/prompts.json").write_text(PROMPTS)
+
+
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
     """A workspace for the tests of one module."""
@@ -71,6 +77,5 @@ def workspace(tmp_path_factory) -> Workspace:
 def here(tmp_path, monkeypatch) -> Path:
     """An empty folder as the working directory, for stages that are called in this process."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data/prompts").mkdir(parents=True)
-    (tmp_path / "data/prompts/prompts.json").write_text(PROMPTS)
+    write_prompts(tmp_path)
     return tmp_path

@@ -87,7 +87,12 @@ def divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     mean = (shares * shift).sum(-1, keepdim=True)
     centred = shift - mean
     # log E[e^c] with E[c] = 0; expm1 keeps the small terms, and subtracting c again leaves those of second order.
-    return torch.log1p((shares * (torch.expm1(centred) - centred)).sum(-1)).clamp_min(0)
+    close = torch.log1p((shares * (torch.expm1(centred) - centred)).sum(-1)).clamp_min(0)
+    if centred.max() < 1:
+        return close
+    # Where the two are far apart, e^c may overflow and nothing cancels.
+    far = other.logsumexp(-1) - reference.logsumexp(-1) - mean.squeeze(-1)
+    return torch.where(centred.amax(-1) < 1, close, far)
 
 
 def total(parts: list[Scores]) -> Scores:

@@ -1,0 +1,178 @@
+"""Measures that don't depend on the scale of the logits, gates that fail, tokens as people read them."""
+
+import copy
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from stages.command import Refusal
+from stages.measure.compare import Scores, divergence, relative, total
+from stages.measure.gates import failures
+from stages.measure.tokens import PLACEHOLDER, differences, encode, load_tokenizer, read_prompts, reading, token_text
+from stages.planning.schema import Gates
+from tests.models import write_tokenizer
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
+def test_relative_error_does_not_depend_on_scale(scale):
+    a = torch.tensor([1.0, -4.0, 2.0])
+    assert relative(a * scale, (a + 0.04) * scale) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_relative_error_of_what_is_not_finite_is_infinite():
+    assert relative(torch.ones(2), torch.tensor([1.0, float("nan")])) == float("inf")
+    assert relative(torch.zeros(2), torch.zeros(2)) == 0
+    assert relative(torch.zeros(2), torch.ones(2)) > 0
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-4, 1e-2, 1.0, 30.0])
+def test_divergence_in_float32_is_that_of_float64(noise):
+    generator = torch.Generator().manual_seed(0)
+    a = 5 * torch.randn(20, 300, generator=generator)
+    b = a + noise * torch.randn(20, 300, generator=generator)
+    logs = a.double().log_softmax(-1), b.double().log_softmax(-1)
+    expected = (logs[0].exp() * (logs[0] - logs[1])).sum(-1)
+    # What float32 can resolve of the noise itself: a logit of 5 has steps of 5e-7.
+    assert torch.allclose(divergence(a, b).double(), expected, rtol=1e-2, atol=1e-12)
+
+
+def test_scores_tell_strict_from_near_ties():
+    reference = torch.tensor([[4.0, 3.999, 0.0], [4.0, 1.0, 0.0], [0.0, 4.0, 1.0]])
+    other = torch.tensor([[4.0, 4.001, 0.0], [1.0, 4.0, 0.0], [0.0, 4.0, 1.0]])
+    scores = Scores()
+    scores.add(reference, other, near_tie=1e-3)
+    assert (scores.cells, scores.strict, scores.near) == (3, 1, 2)
+    assert total([scores, scores]).as_json()["top1"] == pytest.approx(2 / 3)
+
+
+def test_scores_of_nan_are_infinite_and_no_cell_agrees():
+    scores = Scores()
+    scores.add(torch.ones(2, 3), torch.full((2, 3), float("nan")), near_tie=1e-3)
+    assert scores.near == 0
+    assert scores.rel == scores.kl_max == float("inf")
+
+
+def report():
+    layer = {"layer": 0, "fp32_hidden_rel": 1e-7, "f16_hidden_rel": 1e-3, "fp32_logits_rel": 1e-7}
+    layer |= {"f16_logits_rel": 1e-3, "f16_kl_max": 1e-6}
+    return {
+        "identity_rel": 0.0,
+        "layers": [layer, {**layer, "layer": 1}],
+        "shapes": [{"batch": 2, "tokens": 9, "padding": "left", "fp32_rel": 1e-7, "f16_rel": 1e-3}],
+        "f16": {"top1": 1.0},
+        "weights": {"compared": 3, "different": []},
+    }
+
+
+GATES = Gates().model_dump()
+
+
+def test_a_good_report_meets_every_gate():
+    assert failures(report(), GATES) == []
+
+
+@pytest.mark.parametrize("bad", [1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("fp32_hidden_rel", "fp32 stream, layer 1"),
+        ("fp32_logits_rel", "fp32 logits, layer 1"),
+        ("f16_hidden_rel", "f16 stream, layer 1"),
+        ("f16_logits_rel", "f16 logits, layer 1"),
+        ("f16_kl_max", "KL of a cell, layer 1"),
+    ],
+)
+def test_each_gate_fails_on_its_layer_with_the_number_and_the_limit(key, words, bad):
+    changed = report()
+    changed["layers"][1][key] = bad
+    (found,) = failures(changed, GATES)
+    assert words in found
+    assert f"{bad:.3g} (allowed" in found
+
+
+def test_the_other_gates_fail_too():
+    for change, words in (
+        (lambda r: r.update(identity_rel=0.1), "lens(hidden[L])"),
+        (lambda r: r["f16"].update(top1=0.999), "99.9000%"),
+        (lambda r: r["shapes"][0].update(fp32_rel=1.0), "fp32 at (2, 9) left padding"),
+        (lambda r: r["shapes"][0].update(f16_rel=float("nan")), "f16 at (2, 9) left padding"),
+        (lambda r: r["weights"].update(different=["lens: w"]), "lens: w"),
+    ):
+        changed = copy.deepcopy(report())
+        change(changed)
+        (found,) = failures(changed, GATES)
+        assert words in found
+
+
+def byte_level():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)} | {"Ġt": 256}, [("Ġ", "t")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def sentencepiece():
+    words = [("<unk>", 0.0), ("▁", -2.0), ("▁tea", -3.0), ("t", -5.0), ("é", -5.0)]
+    tokenizer = Tokenizer(models.Unigram(words, 0, False))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def test_leading_spaces_survive_in_every_kind_of_tokenizer(tmp_path):
+    assert token_text(byte_level(), 256) == " t"
+    assert token_text(sentencepiece(), 2) == " tea"
+    assert token_text(sentencepiece(), 3) == "t"
+    write_tokenizer(tmp_path)
+    word = load_tokenizer(tmp_path)
+    assert token_text(word, word.token_to_id("▁w3")) == " w3"
+
+
+def test_any_id_has_a_text_and_none_raises():
+    for tokenizer in (byte_level(), sentencepiece()):
+        for token in range(400):
+            text = token_text(tokenizer, token)
+            assert isinstance(text, str)
+            assert (text == PLACEHOLDER) == (token >= tokenizer.get_vocab_size())
+        text = " 中国 🌙 é\x00"
+        assert isinstance("".join(token_text(tokenizer, i) for i in encode(tokenizer, text)), str)
+    # One byte of a longer character is shown as such, not left out.
+    (moon, *_) = encode(byte_level(), "🌙")
+    assert token_text(byte_level(), moon) == "\ufffd"
+
+
+def test_differing_readings_are_named_by_prompt(tmp_path):
+    prompts = [{"id": "a", "text": "w5"}, {"id": "b", "text": "w1 w1"}]
+    write_tokenizer(tmp_path / "one")
+    write_tokenizer(tmp_path / "two", swapped=True)
+    one, two = (reading(load_tokenizer(tmp_path / name), prompts) for name in ("one", "two"))
+    assert differences(one, one) == []
+    assert differences(one, two) == ["prompt 1 (b): expected [5, 5] got [6, 6]"]
+    blind = [reading(load_tokenizer(tmp_path / name), prompts[:1]) for name in ("one", "two")]
+    assert "other tokens" in differences(*blind)[0]
+    assert "different prompts" in differences(one, blind[0])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "not JSON"),
+        ("{}", "list of objects"),
+        ('[{"id": "a"}]', "list of objects"),
+        ('[{"id": "a", "text": ""}]', "not empty"),
+        ('[{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]', "of its own"),
+    ],
+)
+def test_prompts_that_can_not_be_read_are_refused(tmp_path, text, words):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(Refusal, match=words):
+        read_prompts(tmp_path / "p.json")
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(Refusal, match="can't be read as a tokenizer"):
+        load_tokenizer(tmp_path)
+    assert load_tokenizer(tmp_path / "none") is None
