@@ -52,7 +52,7 @@ verify: $(LIGHT) ## hash everything again and compare with the manifests
 show: $(LIGHT) ## a logit lens in the terminal: MODEL=demo PROMPT="The capital of Peru is"
 	@python -m stages.show $(or $(MODEL),demo) $(if $(PROMPT),--prompt "$(PROMPT)")
 
-plots: $(FULL) ## agreement and KL over steps, as a page that works offline
+plots: $(LIGHT) ## agreement and KL over steps, as a page that works offline
 	@python -m stages.plots
 
 test: $(FULL) ## all tests

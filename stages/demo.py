@@ -99,6 +99,8 @@ def train(folder: Path) -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # So small a model gains nothing from a second thread, and with one the sums don't depend on the machine's cores.
+    torch.set_num_threads(1)
     texts = sentences()
     tokenizer = train_tokenizer(texts)
     tokenizer.save_pretrained(folder)
@@ -113,7 +115,7 @@ def train(folder: Path) -> None:
             model.save_pretrained(folder / f"checkpoint-{step}")
         # Padding after the first end token is not learned.
         labels = ids.masked_fill((ids == end) & (ids.roll(1, 1) == end), -100)
-        loss = model(input_ids=ids, labels=labels).loss
+        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         if step in DEMO_STEPS:
             say(f"demo: step {step}, loss {loss.item():.2f}")
         for group in optimizer.param_groups:

@@ -13,7 +13,7 @@ from stages.command import Failed, Refusal, run, say
 from stages.files import checkpoint_folder, fidelity_file, graph_folder, pair_folder, read_json, write_json
 from stages.graph.limits import HALVES
 from stages.manifests.withdraw import withdraw
-from stages.measure.gates import failures
+from stages.measure.gates import beyond_fp32, failures
 from stages.measure.tokens import differences, encode, load_tokenizer, read_prompts, reading, token_text
 from stages.planning.plan import load_plan
 from stages.sources.record import open_checkpoint
@@ -103,6 +103,12 @@ def measure(model: str, step: str, plan: dict) -> dict:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "gates": plan["gates"],
     }
+    report["fp32_own_rounding"] = None
+    if beyond_fp32(report, plan["gates"]):
+        rows = [torch.tensor([row]) for row in ids.values()]
+        inputs = [(row, torch.ones_like(row)) for row in rows]
+        inputs += [(row, mask) for _, row, mask in pair.batches(facts["vocab_size"], positions)]
+        report["fp32_own_rounding"] = reference.own_rounding(inputs)
     report["failed"] = failures(report, plan["gates"])
     return pair.finite(report)
 

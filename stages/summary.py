@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from stages.command import Refusal, run
-from stages.files import failure_file, fidelity_file, manifest_file, read_json
+from stages.files import (
+    checkpoint_folder,
+    failure_file,
+    fidelity_file,
+    graph_folder,
+    manifest_file,
+    pair_folder,
+    read_json,
+)
+from stages.graph.limits import HALVES
 from stages.planning.plan import load_plan, planned_models
 
-PER_STEP = ("fetch", "fp16", "fidelity")
-PER_MODEL = ("backbone", "lens", "manifest")
 
-
-def _note(model: str, stages: tuple[str, ...], step: str | None) -> str | None:
-    for stage in stages:
+def _note(model: str, outputs: dict[str, Path], step: str | None) -> str | None:
+    """Why a stage refused, unless its output is there all the same: DVC may have restored it without a run."""
+    for stage, output in outputs.items():
         path = failure_file(model, stage, step)
-        if path.exists():
+        if path.exists() and not output.exists():
             return f"{stage}: {read_json(path)['reason']}"
     return None
 
 
 def step_row(model: str, step: str, shipped: dict[str, dict]) -> tuple[str, str | None, dict | None]:
     """The status of a step, the reason if it did not go through, its numbers if it was measured."""
-    reason = _note(model, PER_STEP, step)
+    outputs = {"fetch": checkpoint_folder(model, step), "fp16": pair_folder(model, step)}
+    reason = _note(model, outputs | {"fidelity": fidelity_file(model, step)}, step)
     if reason:
         return "failed", reason, None
     if step in shipped:
@@ -45,7 +54,8 @@ def main(models: list[str]) -> None:
     for model in models:
         path = manifest_file(model)
         shipped = {str(step["step"]): step for step in read_json(path)["steps"]} if path.exists() else {}
-        note = _note(model, PER_MODEL, None)
+        halves = {half: graph_folder(model, half) for half in HALVES}
+        note = _note(model, halves | {"manifest": path}, None)
         if note:
             reasons.append(f"{model}: {note}")
             open_ends += 1

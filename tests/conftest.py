@@ -40,6 +40,10 @@ class Workspace:
         """Run DVC."""
         return self.run("dvc", *arguments, **options)
 
+    def make(self, target: str, **options) -> subprocess.CompletedProcess:
+        """Run a make target with this Python's environment, which is taken to be set up."""
+        return self.run("make", "--old-file=pyproject.toml", target, f"VENV={sys.prefix}", **options)
+
     def params(self, text: str) -> None:
         """Write params.yaml."""
         (self.root / "params.yaml").write_text(text)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from stages.command import Refusal
 from stages.measure.compare import Scores, divergence, relative, total
-from stages.measure.gates import failures
+from stages.measure.gates import beyond_fp32, failures
 from stages.measure.tokens import PLACEHOLDER, differences, encode, load_tokenizer, read_prompts, reading, token_text
 from stages.planning.schema import Gates
 from tests.models import write_tokenizer
@@ -58,6 +58,7 @@ def report():
     layer |= {"f16_logits_rel": 1e-3, "f16_kl_max": 1e-6}
     return {
         "identity_rel": 0.0,
+        "fp32_own_rounding": None,
         "layers": [layer, {**layer, "layer": 1}],
         "shapes": [{"batch": 2, "tokens": 9, "padding": "left", "fp32_rel": 1e-7, "f16_rel": 1e-3}],
         "f16": {"top1": 1.0},
@@ -89,6 +90,19 @@ def test_each_gate_fails_on_its_layer_with_the_number_and_the_limit(key, words, 
     (found,) = failures(changed, GATES)
     assert words in found
     assert f"{bad:.3g} (allowed" in found
+
+
+def test_float32_is_not_asked_for_more_than_the_model_itself_can_tell():
+    changed = report()
+    changed["layers"][1]["fp32_hidden_rel"] = 3e-5
+    assert beyond_fp32(changed, GATES)
+    assert not beyond_fp32(report(), GATES)
+    changed["fp32_own_rounding"] = 1e-6
+    assert "3e-05 (allowed fp32_rel: 1e-05)" in failures(changed, GATES)[0]
+    changed["fp32_own_rounding"] = 1e-5
+    assert failures(changed, GATES) == []
+    changed["layers"][1]["fp32_hidden_rel"] = 5e-5
+    assert "5e-05 (allowed fp32_rel: 4e-05)" in failures(changed, GATES)[0]
 
 
 def test_the_other_gates_fail_too():

@@ -76,6 +76,7 @@ def metrics_row(report: dict) -> dict:
         "logits_rel": f16["logits_rel"],
         "fp32_hidden_rel": report["fp32"]["hidden_rel"],
         "fp32_logits_rel": report["fp32"]["logits_rel"],
+        "fp32_own_rounding": report["fp32_own_rounding"],
         "identity_rel": report["identity_rel"],
         "max_abs": max(row["max_abs"] for row in report["layers"]),
         "probe_probability": report["probe"]["probability"] if report["probe"] else None,

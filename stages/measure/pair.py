@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,26 @@ class Reference:
     def run(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The stream [L+1,B,T,H] and the model's own logits [B,T,V]."""
         return self.backbone.run(ids, mask)
+
+    @torch.no_grad()
+    def own_rounding(self, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        """How far the model itself moves when each weight moves by at most half a unit in its last place.
+
+        The worst relative change, over streams and logits of every layer at live positions: what float32 can tell
+        of this model. Two right implementations differ by about as much.
+        """
+        original = self.backbone.base
+        moved = Reference(copy.deepcopy(original), self.backbone.anatomy)
+        generator = torch.Generator().manual_seed(SEED)
+        for parameter in moved.backbone.base.parameters():
+            parameter.mul_(1 + (torch.rand(parameter.shape, generator=generator) - 0.5) * 2**-23)
+        worst = 0.0
+        for ids, mask in inputs:
+            pairs = zip(self.run(ids, mask)[0], moved.run(ids, mask)[0], strict=True)
+            for mine, other in ((a[mask.bool()], b[mask.bool()]) for a, b in pairs):
+                change = max(relative(mine, other), relative(self.logits(mine), moved.logits(other)))
+                worst = max(worst, change)
+        return worst
 
     @torch.no_grad()
     def logits(self, rows: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-# A folder of checkpoints that DVC itself makes is a dependency of fetch; any other is pinned by the plan.
+# Checkpoints that the pipeline itself makes: DVC pins them, as a dependency of fetch; any others the plan pins.
+DEMO = """\
+  demo:
+    wdir: ../..
+    cmd: python -m stages.demo
+    deps:
+      - stages/demo.py
+      - stages/sources/demo.py
+    outs:
+      - ${source.path}
+
+"""
 MADE_HERE = "        - ${source.path}\n"
 
 TEMPLATE = """\
@@ -11,7 +22,7 @@ vars:
   - params.json
 
 stages:
-  backbone:
+@DEMO@  backbone:
     wdir: ../..
     cmd: python -m stages.backbone ${model}
     deps:
@@ -115,4 +126,5 @@ stages:
 
 def pipeline(made_by_pipeline: bool) -> str:
     """The text of models/<id>/dvc.yaml."""
-    return TEMPLATE.replace("@MADE_HERE@", MADE_HERE if made_by_pipeline else "")
+    text = TEMPLATE.replace("@DEMO@", DEMO if made_by_pipeline else "")
+    return text.replace("@MADE_HERE@", MADE_HERE if made_by_pipeline else "")
