@@ -82,7 +82,8 @@ def main(model: str) -> None:
         "reading": tokenizer,
         "probe": plan["probe"],
         "licence": plan["licence"],
-        "source": plan["source"],
+        # The folder's name alone: where it lies on this machine is nobody's business.
+        "source": {"kind": plan["source"]["kind"], "name": Path(plan["source"]["path"]).name},
         "gates": next(iter(passed.values()))["gates"],
         "versions": next(iter(passed.values()))["versions"],
         "steps": steps,

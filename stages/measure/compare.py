@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,10 +10,12 @@ import torch
 
 def relative(reference: torch.Tensor, other: torch.Tensor) -> float:
     """max|a-b| / max|a|; infinite if anything is NaN or infinite."""
-    difference = float((reference - other).abs().max())
-    scale = float(reference.abs().max())
-    if not (torch.isfinite(other).all() and torch.isfinite(reference).all()):
-        return float("inf")
+    return _ratio(float((reference - other).abs().max()), float(reference.abs().max()))
+
+
+def _ratio(difference: float, scale: float) -> float:
+    if not (math.isfinite(difference) and math.isfinite(scale)):
+        return math.inf
     return difference / scale if scale else float(difference > 0)
 
 
@@ -39,26 +42,32 @@ class Scores:
     max_diff: float = 0.0
     max_abs: float = 0.0
 
-    def add(self, reference: torch.Tensor, other: torch.Tensor, near_tie: float) -> None:
+    def add(self, reference: torch.Tensor, other: torch.Tensor, near_tie: float, with_kl: bool = True) -> None:
         """Compare the logits of some cells.
 
         Args:
             reference: [N,V] float32, from torch.
             other: [N,V] float32, from the graph.
             near_tie: two tokens tie if their reference logits differ by at most this share of the cell's max|logit|.
+            with_kl: whether to measure the KL too, which costs more than all the rest.
         """
+        shift = other - reference
+        scale = reference.abs().amax(-1)
+        difference = float(shift.abs().max())
         self.cells += len(reference)
-        self.max_abs = max(self.max_abs, float(reference.abs().max()))
-        self.rel = max(self.rel, relative(reference, other))
-        if not torch.isfinite(other).all():
-            self.kl_max = self.kl_sum = self.max_diff = float("inf")
+        self.max_abs = max(self.max_abs, float(scale.max()))
+        self.rel = max(self.rel, _ratio(difference, float(scale.max())))
+        if not math.isfinite(difference):
+            self.kl_max = self.kl_sum = self.max_diff = math.inf
             return
-        self.max_diff = max(self.max_diff, float((reference - other).abs().max()))
+        self.max_diff = max(self.max_diff, difference)
         best, mine = reference.argmax(-1), other.argmax(-1)
         gap = (reference.gather(-1, best[:, None]) - reference.gather(-1, mine[:, None])).squeeze(-1)
         self.strict += int((best == mine).sum())
-        self.near += int((gap <= near_tie * reference.abs().amax(-1)).sum())
-        kl = divergence(reference, other)
+        self.near += int((gap <= near_tie * scale).sum())
+        if not with_kl:
+            return
+        kl = divergence(reference, shift)
         self.kl_sum += float(kl.sum())
         self.kl_max = max(self.kl_max, float(kl.max()))
 
@@ -76,22 +85,21 @@ class Scores:
         }
 
 
-def divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """KL(reference || other) of each row of logits [N,V], in nats.
+def divergence(reference: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """KL(reference || reference + shift) of each row of logits [N,V], in nats.
 
-    With d = other - reference, KL = log E[e^d] - E[d] under the reference's softmax: two sums of small terms in
-    place of a difference of two large ones, so that float32 resolves values far below 1e-7.
+    With d the shift, KL = log E[e^d] - E[d] under the reference's softmax: two sums of small terms in place of a
+    difference of two large ones, so that float32 resolves values far below 1e-7.
     """
     shares = reference.softmax(-1)
-    shift = other - reference
     mean = (shares * shift).sum(-1, keepdim=True)
     centred = shift - mean
     # log E[e^c] with E[c] = 0; expm1 keeps the small terms, and subtracting c again leaves those of second order.
-    close = torch.log1p((shares * (torch.expm1(centred) - centred)).sum(-1)).clamp_min(0)
+    close = torch.log1p(torch.expm1(centred).sub_(centred).mul_(shares).sum(-1)).clamp_min(0)
     if centred.max() < 1:
         return close
     # Where the two are far apart, e^c may overflow and nothing cancels.
-    far = other.logsumexp(-1) - reference.logsumexp(-1) - mean.squeeze(-1)
+    far = (reference + shift).logsumexp(-1) - reference.logsumexp(-1) - mean.squeeze(-1)
     return torch.where(centred.amax(-1) < 1, close, far)
 
 
