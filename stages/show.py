@@ -45,14 +45,16 @@ def main(model: str, prompt: str | None) -> None:
     steps = [str(step["step"]) for step in manifest["steps"]]
     chosen = list(dict.fromkeys([steps[0], steps[len(steps) // 2], steps[-1]]))
     columns = [lens(model, step, ids) for step in chosen]
-    table = Table(title=f"{model}: what each layer would say after “{text}”", title_justify="left")
+    table = Table()
     table.add_column("layer", justify="right")
     for step in chosen:
         table.add_column(f"step {step}", min_width=20)
     for layer in reversed(range(len(columns[0][0]))):
         cells = [f"{token_text(tokenizer, int(top[layer]))!r} {share[layer]:.1%}" for top, share in columns]
         table.add_row("input" if layer == 0 else str(layer), *cells)
-    Console().print(table)
+    console = Console()
+    console.print(f"{model}: what each layer would say after “{text}”", soft_wrap=True, markup=False, highlight=False)
+    console.print(table)
 
 
 if __name__ == "__main__":
