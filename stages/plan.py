@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from stages.command import Refusal, run, say
-from stages.files import DATA, json_text, plan_file, read_json, write_bytes
+from stages.files import DATA, failure_file, json_text, plan_file, read_json, write_bytes
 from stages.planning.pipeline import pipeline
 from stages.planning.plan import planned_models
 from stages.planning.resolve import Resolved, fits, wanted
@@ -89,6 +89,8 @@ def _drop_step(name: str, step: str) -> None:
     for kind in ("checkpoints", "onnx", "fidelity"):
         _remove(DATA / kind / name / f"step{step}")
         _remove(DATA / kind / name / f"step{step}.json")
+    for stage in ("fetch", "fp16", "fidelity"):
+        _remove(failure_file(name, stage, step))
 
 
 def _forget(name: str) -> None:

@@ -10,6 +10,7 @@ import argparse
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stages.command import Refusal, run
 from stages.files import manifest_file, pair_folder, read_json
@@ -50,7 +51,8 @@ def main(model: str, prompt: str | None) -> None:
     for step in chosen:
         table.add_column(f"step {step}", min_width=20)
     for layer in reversed(range(len(columns[0][0]))):
-        cells = [f"{token_text(tokenizer, int(top[layer]))!r} {share[layer]:.1%}" for top, share in columns]
+        # A token such as "[b]" is text here, not markup.
+        cells = [Text(f"{token_text(tokenizer, int(top[layer]))!r} {share[layer]:.1%}") for top, share in columns]
         table.add_row("input" if layer == 0 else str(layer), *cells)
     console = Console()
     console.print(f"{model}: what each layer would say after “{text}”", soft_wrap=True, markup=False, highlight=False)
