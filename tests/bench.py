@@ -21,7 +21,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.smollm2 import MODEL, REPOSITORY, SHARES, environment, prepare, working_copy
+from tests.conftest import REPOSITORY, environment
+from tests.smollm2 import MODEL, SHARES, prepare, working_copy
 
 PER_MODEL = ("backbone", "lens")
 PER_CHECKPOINT = ("fetch", "fp16", "fidelity")

@@ -15,6 +15,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PROMPTS = '[{"id": "a", "text": "w1 w2 w3 w4 w5"}, {"id": "b", "text": "w7 w7 w9"}]'
 
 
+def environment() -> dict[str, str]:
+    """The environment for commands: this Python's programs first, room for wide tables."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "COLUMNS": "200"}
+
+
 @dataclass(frozen=True)
 class Workspace:
     """A copy of the repository to run real commands in."""
@@ -22,11 +28,9 @@ class Workspace:
     root: Path
 
     def run(self, *command: str, check: bool = True, **options) -> subprocess.CompletedProcess:
-        """Run a command here with this Python's programs first on the PATH; output as text."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1", **options.pop("env", {})}
+        """Run a command here; output as text."""
         done = subprocess.run(
-            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False, **options
+            command, cwd=self.root, env=environment(), capture_output=True, text=True, check=False, **options
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -57,7 +61,7 @@ def copy_repository(root: Path) -> Workspace:
         if name.endswith("dvc.lock") or not (REPOSITORY / name).is_file():
             continue
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(REPOSITORY / name, root / name)
+        shutil.copy2(REPOSITORY / name, root / name)
     workspace = Workspace(root)
     workspace.run("git", "init", "-q", "-b", "main")
     workspace.run("git", "config", "user.name", "test")

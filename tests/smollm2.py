@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
+
+from tests.conftest import REPOSITORY, Workspace, copy_repository
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +34,6 @@ RUN = "smollm2-135m-run-1"
 
 MODEL = "smollm2"
 PROBE = "The capital of Japan is the city of"
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def cache_folder() -> Path:
@@ -127,30 +127,12 @@ def save_tokenizer(gguf: Path, folder: Path) -> None:
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def environment() -> dict[str, str]:
-    """The environment for the pipeline's commands: this Python's tools first, room for wide tables."""
-    tools = Path(sys.executable).parent
-    return os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-
-
-def working_copy(folder: Path, run: Path) -> None:
-    """A repository of its own in a new folder: this working tree as it stands, with the run as its only model.
-
-    Edits and new files count before they are committed. DVC's cache shares its bytes with the workspace.
-    """
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, names.split("\0")):
-        if (REPOSITORY / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, folder / name)
-    for command in (
-        ["git", "init", "--quiet"],
-        ["dvc", "config", "--local", "cache.type", "reflink,hardlink,copy"],
-        ["dvc", "config", "--local", "core.site_cache_dir", str(folder / ".dvc" / "tmp" / "site")],
-    ):
-        subprocess.run(command, cwd=folder, env=environment(), check=True)
+def working_copy(folder: Path, run: Path) -> Workspace:
+    """This repository in a new folder, with the run as its only model; DVC's cache shares its bytes with the files."""
+    workspace = copy_repository(folder)
+    workspace.dvc("config", "--local", "cache.type", "reflink,hardlink,copy")
     _only_model(folder / "params.yaml", run)
+    return workspace
 
 
 def _only_model(file: Path, run: Path) -> None:

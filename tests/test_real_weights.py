@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-from pathlib import Path
+import sys
 
 import pytest
 
 from stages.measure.gates import failures
-from tests.smollm2 import MODEL, PROBE, SHARES, environment, prepare, working_copy
+from tests.smollm2 import MODEL, PROBE, SHARES, prepare, working_copy
 
 STEPS = list(SHARES)
 LAST = STEPS[-1]
-
-
-def run(folder: Path, *command: str) -> str:
-    """The standard output of a command in a folder; it must end well."""
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +20,25 @@ def made(tmp_path_factory):
     """A copy of the repository in which the pipeline ran; about 1 GB, so it does not outlive the module."""
     folder = tmp_path_factory.mktemp("real-weights")
     try:
-        working_copy(folder, prepare())
-        run(folder, "python", "-m", "stages.plan")
-        run(folder, "dvc", "repro", f"models/{MODEL}/dvc.yaml:manifest")
-        yield folder
+        workspace = working_copy(folder, prepare())
+        workspace.stage("plan")
+        workspace.dvc("repro", f"models/{MODEL}/dvc.yaml:manifest")
+        yield workspace
     finally:
         shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
 def manifest(made):
-    return json.loads((made / "data" / "onnx" / MODEL / "manifest.json").read_text(encoding="utf-8"))
+    return json.loads((made.root / "data" / "onnx" / MODEL / "manifest.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module", params=STEPS)
 def report(made, request):
     """The fidelity report of each step in turn."""
-    return json.loads((made / "data" / "fidelity" / MODEL / f"step{request.param}.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (made.root / "data" / "fidelity" / MODEL / f"step{request.param}.json").read_text(encoding="utf-8")
+    )
 
 
 def test_every_step_is_shipped(manifest):
@@ -74,8 +68,10 @@ def test_the_pair_is_within_the_gates(report):
 
 
 def test_the_graph_with_fp32_weights_is_the_model(report):
-    assert report["fp32"]["hidden_rel"] <= 1e-5
-    assert report["fp32"]["logits_rel"] <= 1e-5
+    # What float32 can tell of this model differs from processor to processor.
+    limit = max(1e-5, 4 * (report["fp32_own_rounding"] or 0))
+    assert report["fp32"]["hidden_rel"] <= limit < 1e-4
+    assert report["fp32"]["logits_rel"] <= limit
     assert report["identity_rel"] <= 1e-5
 
 
@@ -85,11 +81,27 @@ def test_weights_are_stored_bit_for_bit(report):
 
 
 def test_verify_finds_nothing(made):
-    assert f"verify {MODEL}: all right" in run(made, "python", "-m", "stages.verify")
+    assert f"verify {MODEL}: all right" in made.stage("verify").stdout
 
 
 def test_show_ends_in_tokyo(made):
-    rows = [line.split("│") for line in run(made, "python", "-m", "stages.show", MODEL).splitlines() if "│" in line]
+    rows = [line.split("│") for line in made.stage("show", MODEL).stdout.splitlines() if "│" in line]
     last_layer = next(row for row in rows if row[1].strip() == "30")
     assert "Tokyo" in last_layer[-2]
     assert "Tokyo" not in last_layer[2]
+
+
+PEAK = r"""
+import re, runpy, sys
+sys.argv = ["fp16", *sys.argv[1:]]
+runpy.run_module("stages.fp16", run_name="__main__")
+print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_filling_needs_little_more_memory_than_its_file(made):
+    peak = 1024 * int(made.run(sys.executable, "-c", PEAK, MODEL, str(LAST)).stdout.split()[-1])
+    sizes = [path.stat().st_size for path in (made.root / f"data/onnx/{MODEL}/step{LAST}").glob("*.onnx")]
+    assert peak <= 1.3 * max(sizes) + 300e6
+    assert peak < 600e6
