@@ -16,9 +16,10 @@ PROMPTS = '[{"id": "a", "text": "w1 w2 w3 w4 w5"}, {"id": "b", "text": "w7 w7 w9
 
 
 def environment() -> dict[str, str]:
-    """The environment for commands: this Python's programs first, room for wide tables."""
+    """The environment for commands: this Python's programs first, room for wide tables, not under another make."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "COLUMNS": "200"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return kept | {"PATH": path, "COLUMNS": "200"}
 
 
 @dataclass(frozen=True)
