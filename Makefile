@@ -30,6 +30,7 @@ plan: $(FULL) ## check params.yaml and every source, then write models/
 demo: $(FULL) ## train the demo run, make its pairs, show what each layer predicts
 	@python -m stages.plan --check
 	@dvc --wait-for-lock repro models/demo/dvc.yaml:manifest
+	@dvc --wait-for-lock repro --quiet --single-item plan catalogue
 	@python -m stages.summary demo
 	@python -m stages.show demo
 

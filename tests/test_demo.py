@@ -71,6 +71,21 @@ def test_a_second_time_nothing_runs(demo):
     assert "Running stage" not in workspace.make("demo").stdout
 
 
+def test_a_clone_pulls_what_was_pushed(demo):
+    workspace, _ = demo
+    workspace.run("git", "add", "-A")
+    workspace.run("git", "commit", "-qm", "made")
+    workspace.make("push")
+    clone = workspace.root.parent / "clone"
+    workspace.run("git", "clone", "-q", str(workspace.root), str(clone))
+    there = type(workspace)(clone)
+    there.make("pull")
+    assert "up to date" in there.make("status").stdout
+    assert there.run("git", "status", "--porcelain").stdout == ""
+    assert "verify demo: all right" in there.make("verify").stdout
+    assert "' Tokyo'" in there.make("show").stdout
+
+
 def test_a_lock_from_another_machine_does_not_matter(demo):
     """Training is not bit-equal from machine to machine: the lock then names a run that nobody has."""
     workspace, _ = demo
