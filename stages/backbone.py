@@ -7,9 +7,7 @@ must hold).
 
 from __future__ import annotations
 
-import argparse
-
-from stages.command import run, say
+from stages.command import say, stage
 from stages.files import graph_folder, json_text, new_folder
 from stages.planning.plan import load_plan
 
@@ -44,7 +42,4 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Trace a model's backbone, once, from its config.")
-    parser.add_argument("model")
-    name = parser.parse_args().model
-    run("backbone", lambda: main(name), name)
+    stage("backbone", main, __doc__, "model")

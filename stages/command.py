@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import sys
 from collections.abc import Callable
@@ -58,3 +59,19 @@ def run(stage: str, body: Callable[[], None], model: str | None = None, step: st
         except OSError as error:
             print(f"{who}: the reason could not be noted for the summary: {error.strerror}", file=sys.stderr)
     sys.exit(1)
+
+
+def stage(name: str, body: Callable[..., None], about: str, *arguments: str) -> None:
+    """The command line of a stage: its arguments, then `run`.
+
+    Args:
+        name: the stage's name.
+        body: the work; it is called with the arguments.
+        about: the stage's docstring; what stands before its first colon is the help text.
+        arguments: `model`, or `model` and `step`.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m stages.{name}", description=about.split(":", maxsplit=1)[0])
+    for argument in arguments:
+        parser.add_argument(argument)
+    given = vars(parser.parse_args())
+    run(name, lambda: body(**given), given["model"], given.get("step"))

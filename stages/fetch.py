@@ -7,11 +7,10 @@ The weights stay where they are.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
-from stages.command import Refusal, run, say
+from stages.command import Refusal, say, stage
 from stages.files import checkpoint_folder, graph_folder, json_text, new_folder, read_json, sha256_file
 from stages.planning.plan import load_plan
 from stages.sources.local import TOKENIZER_FILES, Source, incomplete, open_source
@@ -103,8 +102,4 @@ def main(model: str, step: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Prove a checkpoint whole and write down what it is.")
-    parser.add_argument("model")
-    parser.add_argument("step")
-    args = parser.parse_args()
-    run("fetch", lambda: main(args.model, args.step), args.model, args.step)
+    stage("fetch", main, __doc__, "model", "step")

@@ -6,9 +6,7 @@ Out: data/fidelity/MODEL/step<STEP>.json. A gate that is not met ends the stage 
 
 from __future__ import annotations
 
-import argparse
-
-from stages.command import Failed, Refusal, run, say
+from stages.command import Failed, Refusal, say, stage
 from stages.files import fidelity_file, write_json
 from stages.manifests.withdraw import withdraw
 from stages.planning.plan import load_plan
@@ -53,8 +51,4 @@ def _number(value: float | None) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Measure a checkpoint's pair against torch in float32.")
-    parser.add_argument("model")
-    parser.add_argument("step")
-    args = parser.parse_args()
-    run("fidelity", lambda: main(args.model, args.step), args.model, args.step)
+    stage("fidelity", main, __doc__, "model", "step")

@@ -6,9 +6,7 @@ lens.f16.onnx, f16.json (what the cast did). No torch, no transformers; memory h
 
 from __future__ import annotations
 
-import argparse
-
-from stages.command import Refusal, run, say
+from stages.command import Refusal, say, stage
 from stages.files import checkpoint_folder, graph_folder, json_text, new_folder, pair_folder, read_json
 from stages.graph.fill import fill_f16
 from stages.graph.limits import HALVES
@@ -48,8 +46,4 @@ def _say(model: str, step: str, half: str, size: int, report: dict) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Fill the traced graphs with a checkpoint's weights as float16.")
-    parser.add_argument("model")
-    parser.add_argument("step")
-    args = parser.parse_args()
-    run("fp16", lambda: main(args.model, args.step), args.model, args.step)
+    stage("fp16", main, __doc__, "model", "step")

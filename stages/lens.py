@@ -5,9 +5,7 @@ In: models/MODEL/params.json (config). Out: data/graphs/MODEL/lens: graph.onnx w
 
 from __future__ import annotations
 
-import argparse
-
-from stages.command import run, say
+from stages.command import say, stage
 from stages.files import graph_folder, json_text, new_folder
 from stages.planning.plan import load_plan
 
@@ -29,7 +27,4 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Trace a model's lens, once, from its config.")
-    parser.add_argument("model")
-    name = parser.parse_args().model
-    run("lens", lambda: main(name), name)
+    stage("lens", main, __doc__, "model")

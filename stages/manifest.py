@@ -6,11 +6,10 @@ tokenizer/, data/metrics/MODEL.json. Nothing that failed is listed as shipped.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 
-from stages.command import Refusal, run, say
+from stages.command import Refusal, say, stage
 from stages.files import (
     checkpoint_folder,
     fidelity_file,
@@ -97,7 +96,4 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write a model's manifest from its fidelity reports.")
-    parser.add_argument("model")
-    name = parser.parse_args().model
-    run("manifest", lambda: main(name), name)
+    stage("manifest", main, __doc__, "model")
