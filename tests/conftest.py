@@ -88,3 +88,29 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_prompts(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> Path:
+    """A run of three steps of a GPT-NeoX, model m, with everything made, up to the reports."""
+    from tests import models, pipeline
+
+    root = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        write_prompts(root)
+        models.write_run(root / "run", "gpt_neox")
+        pipeline.write_params("{trainer: run}")
+        pipeline.trace()
+        for step in ("1", "2", "3"):
+            pipeline.make(step)
+    return root
+
+
+@pytest.fixture
+def run(made, tmp_path, monkeypatch) -> Path:
+    """The checkpoints of a copy of that run, which is the working directory."""
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    monkeypatch.chdir(root)
+    return root / "run"
