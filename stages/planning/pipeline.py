@@ -28,6 +28,7 @@ stages:
     deps:
       - stages/backbone.py
       - stages/anatomy
+      - stages/graph/limits.py
       - stages/graph/split.py
       - stages/graph/trace.py
     params:
@@ -42,6 +43,7 @@ stages:
     deps:
       - stages/lens.py
       - stages/anatomy
+      - stages/graph/limits.py
       - stages/graph/split.py
       - stages/graph/trace.py
     params:
@@ -77,6 +79,7 @@ stages:
       deps:
         - stages/fp16.py
         - stages/graph/fill.py
+        - stages/graph/limits.py
         - data/checkpoints/${model}/step${item}
         - data/graphs/${model}
       outs:
