@@ -14,7 +14,7 @@ from stages.command import Refusal, say, stage
 from stages.files import checkpoint_folder, graph_folder, json_text, new_folder, read_json, sha256_file
 from stages.planning.plan import load_plan
 from stages.sources.local import TOKENIZER_FILES, Source, incomplete, open_source
-from stages.sources.pin import checkpoint_files, essential, revision, short
+from stages.sources.pin import checkpoint_files, differing_keys, revision, short
 from stages.sources.record import check_tied, examine, match, weight_digest
 from stages.sources.weights import listed, open_weights
 
@@ -28,14 +28,12 @@ def check_config(folder: Path, traced: dict, whole: bool) -> None:
         whole: whether the plan has every key of it, or only those that differ from the defaults.
     """
     try:
-        found = essential(read_json(folder / "config.json"))
+        found = read_json(folder / "config.json")
     except ValueError as error:
         raise Refusal(f"{folder / 'config.json'} is not JSON ({error})") from None
-    expected = essential(traced)
-    compared = found.keys() | expected.keys() if whole else expected.keys()
-    keys = sorted(key for key in compared if found.get(key) != expected.get(key))
+    keys = [key for key in differing_keys(found, traced) if whole or key in traced]
     if keys:
-        rows = [f"{key}: {found.get(key)!r} (traced {expected.get(key)!r})" for key in keys]
+        rows = [f"{key}: {found.get(key)!r} (traced {traced.get(key)!r})" for key in keys]
         raise Refusal(f"its config differs from the one that was traced: {listed(rows)}; make it a model of its own")
 
 

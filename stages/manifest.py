@@ -18,11 +18,10 @@ from stages.files import (
     metrics_file,
     new_folder,
     read_json,
-    sha256_file,
     write_json,
 )
 from stages.manifests.seal import seal
-from stages.manifests.step import metrics_row, shipped_step
+from stages.manifests.step import file_entry, metrics_row, shipped_step
 from stages.measure.tokens import differences
 from stages.planning.plan import load_plan
 from stages.sources.local import TOKENIZER_FILES
@@ -49,11 +48,7 @@ def copy_tokenizer(model: str, step: str) -> list[dict]:
         for name in TOKENIZER_FILES:
             if (checkpoint_folder(model, step) / name).exists():
                 shutil.copyfile(checkpoint_folder(model, step) / name, folder / name)
-    return [_file(path, f"tokenizer/{path.name}") for path in sorted(target.iterdir())]
-
-
-def _file(path: Path, name: str) -> dict:
-    return {"name": name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
+    return [file_entry(path, f"tokenizer/{path.name}") for path in sorted(target.iterdir())]
 
 
 def main(model: str) -> None:

@@ -49,7 +49,7 @@ def step_row(model: str, step: str, shipped: dict[str, dict]) -> tuple[str, str 
 
 def main(models: list[str]) -> None:
     """Print a row per step and a line per reason."""
-    table = Table("model", "step", "status", "cells", "top-1", "KL max", "logits rel", title_justify="left")
+    table = Table("model", "step", "status", "cells", "top-1", "KL max", "logits rel")
     reasons, open_ends = [], 0
     for model in models:
         path = manifest_file(model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -98,7 +99,11 @@ def measure(folder: Path, *command: str) -> Cost:
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
         child = subprocess.Popen(command, cwd=folder, env=environment(), stdout=output, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(child.pid, 0)
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            child.kill()
+            raise
         wall = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
@@ -168,6 +173,8 @@ def table(phases: dict[str, Cost]) -> Table:
 
 def main() -> None:
     """Measure, print, write."""
+    # Without this, a bench that is told to end would leave its working copy behind, 1 GB.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))
     console, notes = Console(), Console(stderr=True)
     run = prepare()
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:

@@ -133,6 +133,16 @@ def test_a_failed_gate_is_a_stage_that_is_not_done(workspace):
     workspace.stage("verify")
 
 
+def test_files_that_change_while_their_measures_stay_are_listed_anew(workspace):
+    before = manifest(workspace)["steps"][0]["files"][1]["sha256"]
+    fill = workspace.root / "stages/graph/fill.py"
+    fill.write_text(fill.read_text().replace('name=f"{name}.cast"', 'name=f"{name}.widened"'))
+    _, ran = repro(workspace)
+    assert "manifest" in ran
+    assert manifest(workspace)["steps"][0]["files"][1]["sha256"] != before
+    workspace.stage("verify")
+
+
 def test_dvc_killed_in_the_middle_of_a_stage_runs_it_again(workspace):
     (workspace.root / "data/onnx/m/step1/lens.f16.onnx").unlink()
     shutil.rmtree(workspace.root / ".dvc/cache/runs")

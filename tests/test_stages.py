@@ -121,6 +121,13 @@ def test_a_failed_gate_leaves_no_manifest_and_the_pair_whole(run):
     verify.main()
 
 
+def test_files_that_were_not_measured_are_not_listed(run):
+    swap_steps(pair_folder("m", "1"))
+    with pytest.raises(Refusal, match="step 1: the report is of other files than those in data/onnx/m/step1"):
+        manifest.main("m")
+    assert not manifest_file("m").exists()
+
+
 def test_with_exclude_the_rest_is_shipped_and_the_rejected_are_listed(run, capsys):
     file = run / "checkpoint-2/model.safetensors"
     tensors = load_file(file)

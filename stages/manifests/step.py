@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stages.command import Refusal
 from stages.files import checkpoint_folder, pair_folder, read_json, sha256_file
 from stages.graph.limits import HALVES
+
+
+def file_entry(path: Path, name: str) -> dict:
+    """A file as the manifest lists it."""
+    return {"name": name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
 def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
@@ -17,14 +24,17 @@ def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
         plan: the model's plan.
 
     Raises:
-        Refusal: the report is of other weights than the record.
+        Refusal: the report is of other weights than the record, or of other files than those that are there.
     """
     record = read_json(checkpoint_folder(model, step) / "checkpoint.json")
     if record["weight_digest"] != report["weight_digest"]:
         raise Refusal(f"step {step}: the report is of other weights than the record: run `make repro`")
     folder = pair_folder(model, step)
-    files = {half: folder / f"{half}.f16.onnx" for half in HALVES}
+    entries = {path.name: file_entry(path, f"step{step}/{path.name}") for path in sorted(folder.iterdir())}
+    if {name: entry["sha256"] for name, entry in entries.items()} != report["files"]:
+        raise Refusal(f"step {step}: the report is of other files than those in {folder}: run `make repro`")
     cast = read_json(folder / "f16.json")
+    pair = {half: entries[f"{half}.f16.onnx"] for half in HALVES}
     return {
         "step": int(step),
         "fp32_max_diff": report["fp32"]["logits_max_diff"],
@@ -32,19 +42,12 @@ def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
         "f16_max_diff": report["f16"]["logits_max_diff"],
         "f16_top1_match_all_pos": report["f16"]["top1"],
         "top1_token": report["probe"]["top1_token"] if report["probe"] else None,
-        "backbone_bytes": files["backbone"].stat().st_size,
-        "lens_bytes": files["lens"].stat().st_size,
+        "backbone_bytes": pair["backbone"]["bytes"],
+        "lens_bytes": pair["lens"]["bytes"],
         "files": [
-            {
-                "name": f"step{step}/{path.name}",
-                "bytes": path.stat().st_size,
-                "sha256": sha256_file(path),
-                "bytes_after_cast": cast[half]["bytes_after_cast"],
-                "largest_tensor": cast[half]["largest_tensor"],
-            }
-            for half, path in files.items()
-        ]
-        + [_report_file(folder / "f16.json", step)],
+            *(pair[half] | {key: cast[half][key] for key in ("bytes_after_cast", "largest_tensor")} for half in HALVES),
+            entries["f16.json"],
+        ],
         "overflow_kept_fp32": sorted(name for half in HALVES for name in cast[half]["overflow_kept_fp32"]),
         "underflow_to_zero": sum(n for half in HALVES for n in cast[half]["underflow_to_zero"].values()),
         "source": {
@@ -55,10 +58,6 @@ def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
         },
         "fidelity": metrics_row(report),
     }
-
-
-def _report_file(path: object, step: str) -> dict:
-    return {"name": f"step{step}/{path.name}", "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
 def metrics_row(report: dict) -> dict:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from stages.anatomy.find import find
 from stages.anatomy.model import build
 from stages.command import Refusal
-from stages.files import checkpoint_folder, graph_folder, pair_folder, read_json
+from stages.files import checkpoint_folder, graph_folder, pair_folder, read_json, sha256_file
 from stages.graph.limits import HALVES
 from stages.measure import pair
 from stages.measure.gates import beyond_fp32, failures
@@ -94,6 +94,7 @@ def measure(model: str, step: str, plan: dict) -> dict:
         "model": model,
         "step": step,
         "weight_digest": checkpoint.record["weight_digest"],
+        "files": {path.name: sha256_file(path) for path in sorted(pair_folder(model, step).iterdir())},
         "positions": sum(len(row) for row in ids.values()),
         **scores.as_json(),
         "fp32_own_rounding": None,

@@ -113,7 +113,9 @@ stages:
     deps:
       - stages/manifest.py
       - stages/manifests
+      - data/checkpoints/${model}
       - data/fidelity/${model}
+      - data/graphs/${model}/backbone/anatomy.json
     params:
       - models/${model}/params.json:
           - licence

@@ -12,7 +12,7 @@ from stages.measure.tokens import differences, load_tokenizer, read_prompts, rea
 from stages.planning.schema import Params
 from stages.sources.demo import CONFIG
 from stages.sources.local import DEMO_RUN, Source, open_source
-from stages.sources.pin import Digests, checkpoint_files, essential, revision
+from stages.sources.pin import Digests, checkpoint_files, differing_keys, revision
 from stages.sources.weights import open_weights
 
 DEFAULT_PROBE = "The capital of France is"
@@ -112,11 +112,7 @@ class Resolved:
             return
         first, config = next(iter(configs.items()))
         for step, other in configs.items():
-            differing = sorted(
-                key
-                for key in essential(config).keys() | essential(other).keys()
-                if essential(config).get(key) != essential(other).get(key)
-            )
+            differing = differing_keys(config, other)
             if differing:
                 self.problems.append(f"steps {first} and {step} have different configs ({', '.join(differing[:5])})")
         if "auto_map" in config:

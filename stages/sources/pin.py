@@ -32,6 +32,12 @@ def essential(config: dict) -> dict:
     return {key: value for key, value in config.items() if key not in BOOKKEEPING}
 
 
+def differing_keys(config: dict, other: dict) -> list[str]:
+    """The keys, book-keeping aside, in which two configs differ."""
+    one, two = essential(config), essential(other)
+    return sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))
+
+
 def checkpoint_files(source: Source, step: str, tokenizer: str | None = None) -> list[Path]:
     """The files that make up a checkpoint: config, weights, tokenizer."""
     folder = source.folder(step)
