@@ -59,7 +59,7 @@ def prepare() -> Path:
         built = Path(scratch) / RUN
         command = [sys.executable, "-m", "tests.smollm2", "--build", str(built)]
         offline = os.environ | {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-        subprocess.run(command, cwd=REPOSITORY, env=offline, stdout=sys.stderr, check=True)
+        subprocess.run(command, cwd=REPOSITORY, env=offline, stdout=subprocess.DEVNULL, check=True)
         try:
             built.rename(target)
         except OSError:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stages.measure.gates import failures
+from stages.measure.gates import ROUNDINGS, failures
 from tests.smollm2 import MODEL, PROBE, SHARES, prepare, working_copy
 
 STEPS = list(SHARES)
@@ -69,7 +69,7 @@ def test_the_pair_is_within_the_gates(report):
 
 def test_the_graph_with_fp32_weights_is_the_model(report):
     # What float32 can tell of this model differs from processor to processor.
-    limit = max(1e-5, 4 * (report["fp32_own_rounding"] or 0))
+    limit = max(1e-5, ROUNDINGS * (report["fp32_own_rounding"] or 0))
     assert report["fp32"]["hidden_rel"] <= limit < 1e-4
     assert report["fp32"]["logits_rel"] <= limit
     assert report["identity_rel"] <= 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 # Where float32 itself can't tell a model's streams to within `fp32_rel`, so many times its own rounding is allowed.
-ROUNDINGS = 4
+ROUNDINGS = 2
 
 
 def beyond_fp32(report: dict, gates: dict) -> bool:

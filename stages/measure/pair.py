@@ -67,29 +67,36 @@ class Reference:
         return self.backbone.run(ids, mask)
 
     @torch.no_grad()
-    def own_rounding(self, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-        """How far the model itself moves when each weight moves by at most half a unit in its last place.
-
-        The worst relative change, over streams and logits of every layer at live positions: what float32 can tell
-        of this model. Two right implementations differ by about as much.
-        """
-        original = self.backbone.base
-        moved = Reference(copy.deepcopy(original), self.backbone.anatomy)
-        generator = torch.Generator().manual_seed(SEED)
-        for parameter in moved.backbone.base.parameters():
-            parameter.mul_(1 + (torch.rand(parameter.shape, generator=generator) - 0.5) * 2**-23)
-        worst = 0.0
-        for ids, mask in inputs:
-            pairs = zip(self.run(ids, mask)[0], moved.run(ids, mask)[0], strict=True)
-            for mine, other in ((a[mask.bool()], b[mask.bool()]) for a, b in pairs):
-                change = max(relative(mine, other), relative(self.logits(mine), moved.logits(other)))
-                worst = max(worst, change)
-        return worst
-
-    @torch.no_grad()
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The head's logits [N,V] of rows [N,H]."""
         return self.lens(rows)["logits"]
+
+
+@torch.no_grad()
+def one_unit_off(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model, each of its weights moved by one unit in the last place, up or down at random."""
+    moved = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(SEED)
+    for parameter in moved.parameters():
+        up = torch.rand(parameter.shape, generator=generator) < 0.5
+        parameter.copy_(torch.nextafter(parameter, torch.where(up, torch.inf, -torch.inf)))
+    return moved
+
+
+def own_rounding(reference: Reference, inputs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """What float32 can tell of a model: how far it moves when each weight moves by one unit in its last place.
+
+    The worst relative change over the streams and logits of every layer, at live positions of all inputs.
+    """
+    moved = Reference(one_unit_off(reference.backbone.base), reference.backbone.anatomy)
+    worst = 0.0
+    for ids, mask in inputs:
+        live = mask.bool()
+        for before, after in zip(reference.run(ids, mask)[0], moved.run(ids, mask)[0], strict=True):
+            mine, other = before[live], after[live]
+            logits = relative(reference.logits(mine), moved.logits(other))
+            worst = max(worst, relative(mine, other), logits)
+    return worst
 
 
 def _by_layer(head: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, layers: range) -> list[torch.Tensor]:
@@ -124,10 +131,8 @@ class PromptScores:
         for first in range(0, len(hidden), count):
             layers = range(first, min(first + count, len(hidden)))
             logits = _by_layer(reference.logits, hidden, layers)
-            logits_fp32, logits_f16 = (
-                _by_layer(fp32.logits, hidden_fp32, layers),
-                _by_layer(f16.logits, hidden_f16, layers),
-            )
+            logits_fp32 = _by_layer(fp32.logits, hidden_fp32, layers)
+            logits_f16 = _by_layer(f16.logits, hidden_f16, layers)
             for layer, mine, plain, shipped in zip(layers, logits, logits_fp32, logits_f16, strict=True):
                 self.plain[layer].add(mine, plain, self.near_tie, with_kl=False)
                 self.scores[layer].add(mine, shipped, self.near_tie)

@@ -113,7 +113,7 @@ def measure(model: str, step: str, plan: dict) -> dict:
     if beyond_fp32(report, plan["gates"]):
         inputs = [(row, torch.ones_like(row)) for row in map(torch.tensor, ([row] for row in ids.values()))]
         inputs += [(row, mask) for _, row, mask in pair.batches(facts["vocab_size"], positions)]
-        report["fp32_own_rounding"] = reference.own_rounding(inputs)
+        report["fp32_own_rounding"] = pair.own_rounding(reference, inputs)
     report["failed"] = failures(report, plan["gates"])
     return pair.finite(report)
 
