@@ -13,10 +13,11 @@ from pathlib import Path
 from stages.command import Refusal, say, stage
 from stages.files import checkpoint_folder, graph_folder, json_text, new_folder, read_json, sha256_file
 from stages.planning.plan import load_plan
-from stages.sources.local import TOKENIZER_FILES, Source, incomplete, open_source
+from stages.sources.local import Source, incomplete, open_source
 from stages.sources.pin import checkpoint_files, differing_keys, revision, short
 from stages.sources.record import check_tied, examine, match, weight_digest
 from stages.sources.weights import listed, open_weights
+from stages.tokens.files import TOKENIZER_FILES
 
 
 def check_config(folder: Path, traced: dict, whole: bool) -> None:

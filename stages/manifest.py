@@ -22,9 +22,9 @@ from stages.files import (
 )
 from stages.manifests.seal import seal
 from stages.manifests.step import file_entry, metrics_row, shipped_step
-from stages.measure.tokens import differences
 from stages.planning.plan import load_plan
-from stages.sources.local import TOKENIZER_FILES
+from stages.tokens.files import TOKENIZER_FILES
+from stages.tokens.reading import differences
 
 
 def same_tokenizer(reports: dict[str, dict]) -> dict | None:

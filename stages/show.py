@@ -16,7 +16,7 @@ from stages.command import Refusal, run
 from stages.files import manifest_file, pair_folder, read_json
 from stages.graph.limits import HALVES
 from stages.graph.session import open_session
-from stages.measure.tokens import encode, load_tokenizer, token_text
+from stages.tokens.reading import encode, load_tokenizer, token_text
 
 
 def lens(model: str, step: str, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:

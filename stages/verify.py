@@ -11,8 +11,8 @@ from pathlib import Path
 from stages.command import Refusal, run, say
 from stages.files import DATA, manifest_file, read_json, sha256_file
 from stages.manifests.seal import KEY, digest
-from stages.measure.tokens import differences, load_tokenizer, reading
 from stages.planning.plan import planned_models
+from stages.tokens.reading import differences, load_tokenizer, reading
 
 
 def check_file(folder: Path, entry: dict) -> str | None:

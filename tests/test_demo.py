@@ -9,7 +9,7 @@ import pytest
 
 from stages.demo import sentences
 from stages.graph.session import open_session
-from stages.measure.tokens import encode, load_tokenizer
+from stages.tokens.reading import encode, load_tokenizer
 from tests.conftest import copy_repository
 
 

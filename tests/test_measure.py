@@ -11,8 +11,8 @@ from stages.command import Refusal
 from stages.measure.compare import Scores, divergence, relative, total
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.pair import Reference, one_unit_off, own_rounding
-from stages.measure.tokens import PLACEHOLDER, differences, encode, load_tokenizer, read_prompts, reading, token_text
 from stages.planning.schema import Gates
+from stages.tokens.reading import PLACEHOLDER, differences, encode, load_tokenizer, read_prompts, reading, token_text
 from tests.models import tiny, write_tokenizer
 
 

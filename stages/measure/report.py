@@ -18,8 +18,8 @@ from stages.graph.limits import HALVES
 from stages.measure import pair
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.reference import float32_values, load_reference
-from stages.measure.tokens import differences, encode, load_tokenizer, read_prompts, reading, token_text
 from stages.sources.record import open_checkpoint
+from stages.tokens.reading import differences, encode, load_tokenizer, read_prompts, reading, token_text
 
 # What is measured where a checkpoint has no tokenizer: so many sequences of random ids, so long.
 UNTOLD, LENGTH = 8, 12

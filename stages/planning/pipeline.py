@@ -60,6 +60,7 @@ stages:
       deps:
         - stages/fetch.py
         - stages/sources
+        - stages/tokens
         - data/graphs/${model}/backbone/parameters.json
 @MADE_HERE@      params:
         - models/${model}/params.json:
@@ -95,6 +96,7 @@ stages:
         - stages/anatomy
         - stages/graph/session.py
         - stages/measure
+        - stages/tokens
         - ${prompts}
         - data/checkpoints/${model}/step${item}
         - data/graphs/${model}
@@ -113,6 +115,8 @@ stages:
     deps:
       - stages/manifest.py
       - stages/manifests
+      - stages/tokens/files.py
+      - stages/tokens/reading.py
       - data/checkpoints/${model}
       - data/fidelity/${model}
       - data/graphs/${model}/backbone/anatomy.json

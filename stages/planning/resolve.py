@@ -8,12 +8,12 @@ from typing import Any
 
 from stages.command import Refusal
 from stages.files import canonical, read_json
-from stages.measure.tokens import differences, load_tokenizer, read_prompts, reading
 from stages.planning.schema import Params
 from stages.sources.demo import CONFIG
 from stages.sources.local import DEMO_RUN, Source, open_source
 from stages.sources.pin import Digests, checkpoint_files, differing_keys, revision
 from stages.sources.weights import open_weights
+from stages.tokens.reading import differences, load_tokenizer, read_prompts, reading
 
 DEFAULT_PROBE = "The capital of France is"
 

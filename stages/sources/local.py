@@ -10,13 +10,6 @@ from pathlib import Path
 from stages.command import Refusal
 from stages.sources.weights import weight_files
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
 DEMO_STEPS = (0, 8, 16, 32, 64, 128, 256, 512)
 DEMO_RUN = Path("data/runs/demo")
 

@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 
 from stages.files import TEMPORARY, canonical, read_json, sha256_file, write_json
-from stages.sources.local import TOKENIZER_FILES, Source
+from stages.sources.local import Source
 from stages.sources.weights import weight_files
+from stages.tokens.files import TOKENIZER_FILES
 
 CACHE = TEMPORARY / "digests.json"
 
