@@ -40,14 +40,28 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 def token_text(tokenizer: Tokenizer, token: int) -> str:
     """One token as people read it: its leading space kept, bytes that are no whole character as U+FFFD.
 
-    Decoding a token alone loses a leading space in some tokenizers, so it is decoded twice in a row
-    and the first time cut off.
+    Decoders strip the space in front of a text, so the token is decoded after another one: an `a`, which no byte
+    can join, or itself where that doesn't decode apart.
+
+    Args:
+        tokenizer: the tokenizer.
+        token: an id, not negative.
+
+    Returns:
+        The text, never empty; a special token's name; PLACEHOLDER for an id that the tokenizer has no token for.
     """
-    if tokenizer.id_to_token(token) is None:
+    name = tokenizer.id_to_token(token)
+    if name is None:
         return PLACEHOLDER
-    once = tokenizer.decode([token], skip_special_tokens=False)
-    twice = tokenizer.decode([token, token], skip_special_tokens=False)
-    return twice[len(once) :] if once and twice.startswith(once) else once or (tokenizer.id_to_token(token) or "")
+    added = tokenizer.get_added_tokens_decoder().get(token)
+    if added is not None and added.special:
+        return name
+    letter = tokenizer.token_to_id("a")
+    for front in ([] if letter is None else [letter]) + [token]:
+        before, whole = (tokenizer.decode(ids, skip_special_tokens=False) for ids in ([front], [front, token]))
+        if whole.startswith(before) and whole != before:
+            return whole[len(before) :]
+    return tokenizer.decode([token], skip_special_tokens=False) or name
 
 
 def read_prompts(file: Path) -> list[dict]:
