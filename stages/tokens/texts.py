@@ -1,0 +1,31 @@
+"""The texts that a converted tokenizer is proven on: scripts, spaces, code, emoji, whatever normalisers touch."""
+
+TEXTS = (
+    "The capital of Japan is the city of Tokyo, isn't it?",
+    "Voilà: un café à la crème, s'il vous plaît. Ærø, Łódź, İstanbul, größer, ÅNGSTRÖM",
+    "Η πρωτεύουσα της Ελλάδας είναι η Αθήνα.",
+    "Столица России — Москва; їжак і ґанок, ещё ёлка",
+    "عاصمة مصر هي القاهرة، ٣٤٥",
+    "בירת ישראל היא יְרוּשָׁלַיִם",
+    "भारत की राजधानी नई दिल्ली है, १२३",
+    "เมืองหลวงของไทยคือกรุงเทพฯ",
+    "中国的首都是北京，人口两千万。繁體字",
+    "日本の首都は東京です。カタカナ、ﾊﾝｶｸ",
+    "대한민국의 수도는 서울입니다",
+    "family 👩‍👩‍👧‍👦, thumbs 👍🏽 and flags 🇫🇷🏴󠁧󠁢󠁳󠁣󠁴󠁿, heart ❤️",
+    "def f(x):\n\tif x > 1_000:\n\t\treturn x ** 2  # twice\n\n\n    else: pass\r\n",
+    " one space before",
+    "   three before,   three   between, three after   ",
+    "0 12 345 6789 1234567890 3.14159 1e-9 0xFF $1,299.00 50%",
+    # NFD: each accent is a character of its own.
+    "Cafe\u0301 a\u0300 la cre\u0300me, A\u030angstro\u0308m, n\u0303, \uf9f4",
+    "ligature ﬁ, half ½, wide Ａ１, Ⅳ, ™, ohm Ω, no\u00a0break, zero\u200bwidth, soft\u00adhyphen, bom\ufeff",
+    "“quotes” ‘single’ «guillemets» … – — it's we'll I'D THEY'RE don't",
+    "https://example.org/a/b?c=d&e=f#g user@example.org {\"key\": [1, 2]} <b>x</b> a\\b `code` ~~~ ### ===",
+    "MiXeD CaSe iPhone HTTPServer snake_case_name kebab-case-name camelCaseName",
+    "x\ny\n\nz\n\n\n\tw",
+    " ",
+    "  ",
+    "\n",
+    "a",
+)  # fmt: skip
