@@ -1,19 +1,16 @@
-"""Measures that don't depend on the scale of the logits, gates that fail, tokens as people read them."""
+"""Measures that don't depend on the scale of the logits, gates that fail."""
 
 import copy
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from stages.anatomy.find import find
-from stages.command import Refusal
 from stages.measure.compare import Scores, divergence, relative, total
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.pair import Reference, one_unit_off, own_rounding
 from stages.planning.schema import Gates
-from stages.tokens.reading import PLACEHOLDER, differences, encode, load_tokenizer, read_prompts, reading, token_text
-from tests.models import tiny, write_tokenizer
+from tests.models import tiny
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
@@ -145,76 +142,3 @@ def test_the_other_gates_fail_too():
         change(changed)
         (found,) = failures(changed, GATES)
         assert words in found
-
-
-def byte_level():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)} | {"Ġt": 256}, [("Ġ", "t")]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-def sentencepiece():
-    words = [("<unk>", 0.0), ("▁", -2.0), ("▁tea", -3.0), ("t", -5.0), ("é", -5.0)]
-    tokenizer = Tokenizer(models.Unigram(words, 0, False))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    return tokenizer
-
-
-def test_leading_spaces_survive_in_every_kind_of_tokenizer(tmp_path):
-    assert token_text(byte_level(), 256) == " t"
-    assert token_text(sentencepiece(), 2) == " tea"
-    assert token_text(sentencepiece(), 3) == "t"
-    write_tokenizer(tmp_path)
-    word = load_tokenizer(tmp_path)
-    assert token_text(word, word.token_to_id("▁w3")) == " w3"
-
-
-def test_any_id_has_a_text_and_none_raises():
-    for tokenizer in (byte_level(), sentencepiece()):
-        for token in range(400):
-            text = token_text(tokenizer, token)
-            assert isinstance(text, str)
-            assert (text == PLACEHOLDER) == (token >= tokenizer.get_vocab_size())
-        text = " 中国 🌙 é\x00"
-        assert isinstance("".join(token_text(tokenizer, i) for i in encode(tokenizer, text)), str)
-    # One byte of a longer character is shown as such, not left out.
-    (moon, *_) = encode(byte_level(), "🌙")
-    assert token_text(byte_level(), moon) == "\ufffd"
-
-
-def test_differing_readings_are_named_by_prompt(tmp_path):
-    prompts = [{"id": "a", "text": "w5"}, {"id": "b", "text": "w1 w1"}]
-    write_tokenizer(tmp_path / "one")
-    write_tokenizer(tmp_path / "two", swapped=True)
-    one, two = (reading(load_tokenizer(tmp_path / name), prompts) for name in ("one", "two"))
-    assert differences(one, one) == []
-    assert differences(one, two) == ["prompt 1 (b): expected [5, 5] got [6, 6]"]
-    blind = [reading(load_tokenizer(tmp_path / name), prompts[:1]) for name in ("one", "two")]
-    assert "other tokens" in differences(*blind)[0]
-    assert "different prompts" in differences(one, blind[0])[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[", "not JSON"),
-        ("{}", "list of objects"),
-        ('[{"id": "a"}]', "list of objects"),
-        ('[{"id": "a", "text": ""}]', "not empty"),
-        ('[{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]', "of its own"),
-    ],
-)
-def test_prompts_that_can_not_be_read_are_refused(tmp_path, text, words):
-    (tmp_path / "p.json").write_text(text)
-    with pytest.raises(Refusal, match=words):
-        read_prompts(tmp_path / "p.json")
-
-
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(Refusal, match="can't be read as a tokenizer"):
-        load_tokenizer(tmp_path)
-    assert load_tokenizer(tmp_path / "none") is None
