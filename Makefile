@@ -24,8 +24,8 @@ $(FULL): $(LIGHT)
 
 setup: $(FULL) ## set up .venv with everything
 
-plan: $(FULL) ## check params.yaml and every source, then write models/
-	@python -m stages.plan
+plan: $(FULL) ## check params.yaml and every source, then write models/ (UPDATE=1: take what has moved on a hub)
+	@python -m stages.plan $(if $(UPDATE),--update)
 
 demo: $(FULL) ## train the demo run, make its pairs, show what each layer predicts
 	@python -m stages.plan --check

@@ -16,6 +16,10 @@ class Refusal(Exception):
     """Something that people can mend: what was found, what was expected, what to do. One line."""
 
 
+class Unreachable(Refusal):
+    """A hub did not give what was asked for: says nothing about the checkpoint, so that no step is rejected for it."""
+
+
 class Failed(Refusal):
     """A gate that was not met; carries the numbers."""
 

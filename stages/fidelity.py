@@ -6,7 +6,7 @@ Out: data/fidelity/MODEL/step<STEP>.json. A gate that is not met ends the stage 
 
 from __future__ import annotations
 
-from stages.command import Failed, Refusal, say, stage
+from stages.command import Failed, Refusal, Unreachable, say, stage
 from stages.files import fidelity_file, write_json
 from stages.manifests.withdraw import withdraw
 from stages.planning.plan import load_plan
@@ -26,7 +26,7 @@ def main(model: str, step: str) -> None:
     try:
         report = measure(model, step, plan)
     except Refusal as refusal:
-        if plan["on_failure"] != "exclude":
+        if plan["on_failure"] != "exclude" or isinstance(refusal, Unreachable):
             raise
         write_json(fidelity_file(model, step), {"schema": 1, "step": step, "rejected": str(refusal)})
         return

@@ -6,7 +6,7 @@ lens.f16.onnx, f16.json (what the cast did). No torch, no transformers; memory h
 
 from __future__ import annotations
 
-from stages.command import Refusal, say, stage
+from stages.command import Refusal, Unreachable, say, stage
 from stages.files import checkpoint_folder, graph_folder, json_text, new_folder, pair_folder, read_json
 from stages.graph.fill import fill_f16
 from stages.graph.limits import HALVES
@@ -30,7 +30,7 @@ def main(model: str, step: str) -> None:
                 _say(model, step, half, file.stat().st_size, report[half])
             (folder / "f16.json").write_text(json_text(report))
     except Refusal as refusal:
-        if load_plan(model)["on_failure"] != "exclude":
+        if load_plan(model)["on_failure"] != "exclude" or isinstance(refusal, Unreachable):
             raise
         if "rejected" not in read_json(checkpoint_folder(model, step) / "checkpoint.json"):
             say(f"fp16 {model} step {step}: rejected: {refusal}")

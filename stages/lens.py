@@ -8,6 +8,7 @@ from __future__ import annotations
 from stages.command import say, stage
 from stages.files import graph_folder, json_text, new_folder
 from stages.planning.plan import load_plan
+from stages.sources.code import bring_code, traced_config
 
 
 def main(model: str) -> None:
@@ -17,7 +18,8 @@ def main(model: str) -> None:
     from stages.graph.split import split
     from stages.graph.trace import trace_lens
 
-    network = build(load_plan(model)["config"])
+    plan = load_plan(model)
+    network = build(traced_config(plan), bring_code(plan))
     anatomy = find(network)
     graph, weights = split(trace_lens(network, anatomy), canonical_names(network))
     with new_folder(graph_folder(model, "lens")) as folder:

@@ -7,7 +7,6 @@ tokenizer/, data/metrics/MODEL.json. Nothing that failed is listed as shipped.
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 from stages.command import Refusal, say, stage
 from stages.files import (
@@ -20,9 +19,11 @@ from stages.files import (
     read_json,
     write_json,
 )
+from stages.manifests.same_weights import copies, shared
 from stages.manifests.seal import seal
-from stages.manifests.step import file_entry, metrics_row, shipped_step
+from stages.manifests.step import described_source, file_entry, metrics_row, shipped_step
 from stages.planning.plan import load_plan
+from stages.sources.weights import listed
 from stages.tokens.files import TOKENIZER_FILES
 from stages.tokens.reading import differences
 
@@ -51,19 +52,41 @@ def copy_tokenizer(model: str, step: str) -> list[dict]:
     return [file_entry(path, f"tokenizer/{path.name}") for path in sorted(target.iterdir())]
 
 
+def refuse_copies(plan: dict, twins: dict[str, list[str]]) -> dict[str, str]:
+    """Why the steps that hold the same weights are not shipped; which of them is what it says can't be known.
+
+    Raises:
+        Refusal: there are any, and a bad step fails the model.
+    """
+    reasons = {
+        step: f"holds the same weights as step {listed(others)}: not both can be what they say"
+        for step, others in twins.items()
+    }
+    if reasons and plan["on_failure"] != "exclude":
+        step, reason = list(reasons.items())[-1]
+        raise Refusal(f"step {step} {reason}; leave one out, or set allow_duplicates: true")
+    return reasons
+
+
 def main(model: str) -> None:
     """Collect and write."""
     plan = load_plan(model)
     reports = {step: read_json(fidelity_file(model, step)) for step in plan["steps"]}
-    passed = {step: report for step, report in reports.items() if "rejected" not in report}
-    rejected = [{"step": int(s), "reason": r["rejected"]} for s, r in reports.items() if "rejected" in r]
+    rejected = {step: report["rejected"] for step, report in reports.items() if "rejected" in report}
+    records = {step: read_json(checkpoint_folder(model, step) / "checkpoint.json") for step in reports}
+    sound = {step: record for step, record in records.items() if step not in rejected}
+    twins = copies(sound)
+    if not plan["allow_duplicates"]:
+        rejected |= refuse_copies(plan, twins)
+    passed = {step: report for step, report in reports.items() if step not in rejected}
     if not passed:
-        reasons = "; ".join(f"step {row['step']}: {row['reason']}" for row in rejected)
+        reasons = "; ".join(f"step {step}: {reason}" for step, reason in rejected.items())
         raise Refusal(f"no step passed: {reasons}")
     tokenizer = same_tokenizer(passed)
     facts = read_json(graph_folder(model, "backbone") / "anatomy.json")
     files = copy_tokenizer(model, next(iter(passed)))
-    steps = [shipped_step(model, step, report, plan) for step, report in passed.items()]
+    steps = [shipped_step(model, step, report, plan, twins.get(step, [])) for step, report in passed.items()]
+    first = records[next(iter(passed))]
     manifest = {
         "schema": 1,
         "model": model,
@@ -71,22 +94,27 @@ def main(model: str) -> None:
         "files": ["backbone.f16.onnx", "lens.f16.onnx"],
         **{key: facts[key] for key in ("hidden_size", "num_layers", "vocab_size", "tied")},
         "anatomy": facts["description"],
+        "axis": plan["axis"],
         "tokenizer": "tokenizer" if files else None,
         "tokenizer_files": files,
+        "tokenizer_origin": first["tokenizer"],
+        # Whether a page can read text that a person types.
+        "live": bool(tokenizer),
         "reading": tokenizer,
         "probe": plan["probe"],
         "licence": plan["licence"],
-        # The folder's name alone: where it lies on this machine is nobody's business.
-        "source": {"kind": plan["source"]["kind"], "name": Path(plan["source"]["path"]).name},
+        "base_model": (plan["card"] or {}).get("base_model"),
+        "source": described_source(plan),
         "gates": next(iter(passed.values()))["gates"],
         "versions": next(iter(passed.values()))["versions"],
         "steps": steps,
-        "rejected": rejected,
+        "rejected": [{"step": int(step), "reason": rejected[step]} for step in plan["steps"] if step in rejected],
+        "shared_weights": shared(sound),
     }
     write_json(manifest_file(model), seal(manifest))
     write_json(metrics_file(model), {"model": model, "steps": [metrics_row(report) for report in passed.values()]})
     say(f"manifest {model}: {len(steps)} of {len(reports)} steps shipped")
-    for row in rejected:
+    for row in manifest["rejected"]:
         say(f"manifest {model}: step {row['step']} rejected: {row['reason']}")
 
 

@@ -114,3 +114,23 @@ def run(made, tmp_path, monkeypatch) -> Path:
     shutil.copytree(made, root)
     monkeypatch.chdir(root)
     return root / "run"
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory):
+    """A hub on loopback."""
+    from tests import hub as local_hub
+
+    running, parts = local_hub.start(tmp_path_factory.mktemp("hub"))
+    yield running
+    local_hub.stop(parts)
+
+
+@pytest.fixture
+def client(hub, tmp_path):
+    """A user of the hub: a folder to plan in, a Hugging Face cache of its own, commands as they are typed."""
+    from tests.hub import Client
+
+    hub.calm()
+    write_prompts(tmp_path / "work")
+    return Client(hub, tmp_path)

@@ -20,7 +20,7 @@ def refusal(tmp_path, text):
     ("text", "words"),
     [
         ("models: {a: {source: demo, stepz: all}}", ["models.a.stepz: unknown key", "did you mean steps"]),
-        ("models: {a: {source: {ftp: x}}}", ["models.a.source.ftp", "allowed: trainer, folder, demo"]),
+        ("models: {a: {source: {ftp: x}}}", ["models.a.source.ftp", "allowed: trainer, folder, gguf, repo"]),
         ("models: {a: {source: {trainer: x, folder: y}}}", ["models.a.source", "exactly one"]),
         ("models: {a: {source: {trainer: 3}}}", ["models.a.source.trainer", "string", "3"]),
         ("models: {a: {source: {trainer: x}, steps: [1, -2]}}", ["models.a.steps", "[1, -2]"]),

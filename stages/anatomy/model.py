@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -16,8 +17,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from stages.command import Refusal
 
 
-def configure(config: dict) -> transformers.PreTrainedConfig:
+def configure(config: dict, code: Path | None = None) -> transformers.PreTrainedConfig:
     """The transformers config of a checkpoint's config.json.
+
+    Args:
+        config: its content.
+        code: a folder with it and with the code that it asks for, which is run.
 
     Raises:
         Refusal: remote code, an unknown type, a type without a causal head, quantised weights, wrong values.
@@ -25,7 +30,7 @@ def configure(config: dict) -> transformers.PreTrainedConfig:
     kind = config.get("model_type")
     version = f"transformers {transformers.__version__}"
     if "auto_map" in config:
-        raise Refusal(f"config.json asks for remote code ({', '.join(config['auto_map'])}): not supported")
+        return _configure_remote(config, code)
     if kind not in CONFIG_MAPPING:
         raise Refusal(f"model type {kind!r} is not one that {version} knows")
     if "quantization_config" in config:
@@ -40,14 +45,41 @@ def configure(config: dict) -> transformers.PreTrainedConfig:
     return ready
 
 
-def build(config: dict) -> PreTrainedModel:
-    """The causal language model of a config, in eval mode, fp32, parameters on meta, computed buffers real."""
-    ready = configure(config)
+def _configure_remote(config: dict, code: Path | None) -> transformers.PreTrainedConfig:
+    if code is None:
+        raise Refusal(f"config.json asks for remote code ({', '.join(config['auto_map'])}): its source must allow it")
+    if "AutoModelForCausalLM" not in config["auto_map"]:
+        raise Refusal("config.json asks for remote code, but not for an AutoModelForCausalLM: no logit lens")
+    try:
+        ready = AutoConfig.from_pretrained(code, trust_remote_code=True, local_files_only=True)
+    except Exception as error:  # it is the checkpoint's own code that runs here
+        raise Refusal(f"the checkpoint's own code gives no config: {' '.join(str(error).split())}") from None
+    ready.use_cache = False
+    return ready
+
+
+def build(config: dict, code: Path | None = None) -> PreTrainedModel:
+    """The causal language model of a config, in eval mode, fp32, parameters on meta, computed buffers real.
+
+    Args:
+        config: the content of config.json.
+        code: a folder with it and with the code that it asks for, which is run; None to run none.
+    """
+    ready = configure(config, code)
     with warnings.catch_warnings(), init_empty_weights(include_buffers=False):
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_config(ready, dtype=torch.float32)
+        model = _from_config(ready, code)
     model.tie_weights()
     return model.eval()
+
+
+def _from_config(config: transformers.PreTrainedConfig, code: Path | None) -> PreTrainedModel:
+    if code is None:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    try:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=True)
+    except Exception as error:  # it is the checkpoint's own code that runs here
+        raise Refusal(f"the checkpoint's own code gives no model: {' '.join(str(error).split())}") from None
 
 
 def _stored_name(model: PreTrainedModel, name: str, tensor: torch.Tensor) -> str:

@@ -14,7 +14,14 @@ def file_entry(path: Path, name: str) -> dict:
     return {"name": name, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
-def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
+def described_source(plan: dict) -> dict:
+    """Where a model's checkpoints come from. Of a folder the name alone: where it lies is nobody's business."""
+    source = dict(plan["source"])
+    path = source.pop("path", None)
+    return {**source, **({"name": Path(path).name} if path else {}), "code": plan["code"]}
+
+
+def shipped_step(model: str, step: str, report: dict, plan: dict, twins: list[str]) -> dict:
     """A shipped step.
 
     Args:
@@ -22,6 +29,7 @@ def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
         step: its step.
         report: its fidelity report, gates met.
         plan: the model's plan.
+        twins: other steps with the same weights, allowed.
 
     Raises:
         Refusal: the report is of other weights than the record, or of other files than those that are there.
@@ -52,10 +60,14 @@ def shipped_step(model: str, step: str, report: dict, plan: dict) -> dict:
         "underflow_to_zero": sum(n for half in HALVES for n in cast[half]["underflow_to_zero"].values()),
         "source": {
             "kind": plan["source"]["kind"],
+            **({"repository": plan["source"]["repo"]} if "repo" in plan["source"] else {}),
+            **({"folder": plan["folders"][step]} if (plan["folders"][step] or ".") != "." else {}),
             "revision": record["revision"],
             "weight_digest": record["weight_digest"],
             "licence": plan["licence"],
+            **{key: record[key] for key in ("dequantised",) if key in record},
         },
+        **({"duplicate_of": [int(other) for other in twins]} if twins else {}),
         "fidelity": metrics_row(report),
     }
 

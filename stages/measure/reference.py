@@ -13,11 +13,13 @@ from stages.anatomy.model import canonical_names
 from stages.command import Refusal
 
 
-def load_reference(folder: Path) -> PreTrainedModel:
-    """The model of a checkpoint folder, float32, eval mode; safetensors only, no remote code.
+def load_reference(folder: Path, pickled: bool = False, remote_code: bool = False) -> PreTrainedModel:
+    """The model of a checkpoint folder, float32, eval mode.
 
     Args:
         folder: config and weights; transformers reads both itself, independently of our plan and record.
+        pickled: read pickles, with torch's loader for weights alone; safetensors otherwise.
+        remote_code: run the code in the folder.
 
     Raises:
         Refusal: transformers would fill missing or mismatched weights with random numbers.
@@ -27,8 +29,8 @@ def load_reference(folder: Path) -> PreTrainedModel:
     model, info = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=torch.float32,
-        use_safetensors=True,
-        trust_remote_code=False,
+        use_safetensors=not pickled,
+        trust_remote_code=remote_code,
         local_files_only=True,
         output_loading_info=True,
     )

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import torch
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from stages.anatomy.find import find
 from stages.anatomy.model import build
@@ -18,6 +18,7 @@ from stages.graph.limits import HALVES
 from stages.measure import pair
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.reference import float32_values, load_reference
+from stages.sources.code import check_code, traced_config
 from stages.sources.record import open_checkpoint
 from stages.tokens.reading import differences, encode, load_tokenizer, read_prompts, reading, token_text
 
@@ -51,8 +52,10 @@ def texts(model: str, step: str, plan: dict, vocabulary: int, positions: int | N
 
 
 def _agree(folder: Path, found: dict) -> None:
-    """Transformers must read the same ids from these files as the browser will."""
-    auto = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    """Transformers must read the same ids from these files as the browser will; no code of the files' own runs."""
+    custom = any("auto_map" in read_json(file) for file in folder.glob("*config.json"))
+    kind = PreTrainedTokenizerFast if custom else AutoTokenizer
+    auto = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     theirs = [row | {"ids": auto(row["text"])["input_ids"]} for row in found["golden_ids"]]
     differing = differences(found, found | {"golden_ids": theirs})
     if differing:
@@ -77,9 +80,10 @@ def measure(model: str, step: str, plan: dict) -> dict:
         raise Refusal(cast["rejected"])
     graphs = {half: graph_folder(model, half) for half in HALVES}
     facts = read_json(graphs["backbone"] / "anatomy.json")
-    network = load_reference(checkpoint.folder)
+    code = check_code(plan, checkpoint.folder)
+    network = load_reference(checkpoint.folder, checkpoint.is_pickled, code is not None)
     values = float32_values(network)
-    reference = pair.Reference(network, find(build(plan["config"])))
+    reference = pair.Reference(network, find(build(traced_config(plan), code)))
     positions = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     ids, tokenizer = texts(model, step, plan, facts["vocab_size"], positions)
 

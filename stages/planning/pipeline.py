@@ -33,6 +33,7 @@ stages:
       - stages/graph/trace.py
     params:
       - models/${model}/params.json:
+          - code
           - config
     outs:
       - data/graphs/${model}/backbone
@@ -48,6 +49,7 @@ stages:
       - stages/graph/trace.py
     params:
       - models/${model}/params.json:
+          - code
           - config
     outs:
       - data/graphs/${model}/lens
@@ -64,7 +66,9 @@ stages:
         - data/graphs/${model}/backbone/parameters.json
 @MADE_HERE@      params:
         - models/${model}/params.json:
+            - allow_duplicates
             - config
+            - folders.${item}
             - on_failure
             - revisions.${item}
             - source
@@ -103,6 +107,7 @@ stages:
         - data/onnx/${model}/step${item}
       params:
         - models/${model}/params.json:
+            - code
             - gates
             - on_failure
             - probe
@@ -122,7 +127,12 @@ stages:
       - data/graphs/${model}/backbone/anatomy.json
     params:
       - models/${model}/params.json:
+          - allow_duplicates
+          - axis
+          - card
+          - code
           - licence
+          - on_failure
           - probe
           - source
           - steps

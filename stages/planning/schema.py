@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.command import Refusal
+from stages.sources.names import is_name, is_path
 
 Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -33,12 +34,26 @@ class Gates(_Strict):
     on_failure: Literal["fail", "exclude"] = "fail"
 
 
+KINDS = ("trainer", "folder", "gguf", "repo", "demo")
+HUB_ONLY = ("revision", "subfolders", "scale")
+
+
 class Source(_Strict):
-    """Where the checkpoints come from: exactly one kind."""
+    """Where the checkpoints come from: exactly one kind, and what belongs to it."""
 
     trainer: str | None = None
     folder: str | None = None
+    gguf: str | None = None
+    repo: str | None = None
     demo: bool | None = None
+    # A branch, tag or commit; with {} for the step, a template of branches or tags, in which * is anything.
+    revision: str | None = None
+    # {step: folder}, or a pattern with {}; then a step is its number times `scale`.
+    subfolders: str | dict[int, str] | None = None
+    scale: Annotated[int, Field(ge=1)] | None = None
+    allow_pickle: bool = False
+    # true: run the repository's code. false: ignore it and use transformers' own class. Not said: refuse.
+    trust_remote_code: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -46,21 +61,58 @@ class Source(_Strict):
         return {"demo": True} if value == "demo" else value
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Source:
-        if len(self.model_fields_set) != 1:
-            raise ValueError(f"name exactly one kind of source: {', '.join(Source.model_fields)}")
+    def _fits(self) -> Source:
+        named = [kind for kind in KINDS if kind in self.model_fields_set]
+        if len(named) != 1:
+            raise ValueError(f"name exactly one kind of source: {', '.join(KINDS)}")
+        stray = [key for key in HUB_ONLY if key in self.model_fields_set and self.kind != "repo"]
+        if stray:
+            raise ValueError(f"{stray[0]} belongs to repo, not to {self.kind}")
+        if self.kind == "repo":
+            _check_hub(self)
         return self
 
     @property
     def kind(self) -> str:
         """The one kind that is named."""
-        return next(iter(self.model_fields_set))
+        return next(kind for kind in KINDS if kind in self.model_fields_set)
 
     @property
     def path(self) -> str | None:
-        """The folder, as it stands in params.yaml; None for the demo run."""
+        """The folder or file, as it stands in params.yaml; None for the demo run and for a repository."""
         value = getattr(self, self.kind)
-        return value if isinstance(value, str) else None
+        return value if self.kind in ("trainer", "folder", "gguf") else None
+
+    @property
+    def is_suite(self) -> bool:
+        """Whether it has more checkpoints than one."""
+        return self.kind in ("trainer", "demo") or bool(self.subfolders) or "{}" in (self.revision or "")
+
+
+def _check_hub(source: Source) -> None:
+    if not is_repository(source.repo):
+        raise ValueError(f"repo {source.repo!r}: expected OWNER/NAME")
+    revision, folders = source.revision, source.subfolders
+    if revision is not None and not re.fullmatch(r"[A-Za-z0-9{][A-Za-z0-9._/{}*+=-]*", revision):
+        raise ValueError(f"revision {revision!r}: expected a branch, tag or commit, or a template such as step{{}}")
+    for template in (revision, folders):
+        if isinstance(template, str) and ("{" in template or "}" in template) and template.count("{}") != 1:
+            raise ValueError(f"{template!r}: write {{}} once, where the step stands")
+    if folders is not None and "{}" in (revision or ""):
+        raise ValueError("revision: a template and subfolders don't go together")
+    if isinstance(folders, str) and "{}" not in folders:
+        raise ValueError(f"subfolders {folders!r}: write {{}} where the step stands, or a map of steps to folders")
+    paths = list(folders.values()) if isinstance(folders, dict) else [(folders or "x").replace("{}", "0")]
+    outside = [path for path in paths if not is_path(path.replace("*", "x"))]
+    if outside or folders == {}:
+        raise ValueError(f"subfolders: {outside[0] if outside else folders!r} is no folder inside the repository")
+    if source.scale is not None and not isinstance(folders, str):
+        raise ValueError("scale belongs to subfolders with a pattern")
+
+
+def is_repository(name: Any) -> bool:
+    """Whether this is a repository of a hub: OWNER/NAME."""
+    return isinstance(name, str) and name.count("/") == 1 and is_path(name)
 
 
 def _steps(value: Any) -> Any:
@@ -82,11 +134,22 @@ class Model(_Strict):
     source: Source
     # all; or the steps; or {log: n}: n of those that are there, even on a log axis, first and last among them.
     steps: Annotated[Any, BeforeValidator(_steps)] = "all"
+    # The name of the step axis.
+    axis: Annotated[str, Field(min_length=1, max_length=40)] = "step"
+    # A folder, or OWNER/NAME@REVISION of a hub.
     tokenizer: str | None = None
+    # Ship steps that hold the same weights as another, marked as such.
+    allow_duplicates: bool = False
     probe: str | None = None
     licence: str | None = None
     prompts: str | None = None
     gates: Gates = Gates()  # only what is set here counts; see Params.gates_of
+
+    @model_validator(mode="after")
+    def _one_step(self) -> Model:
+        if not self.source.is_suite and self.steps not in ("all", [0]):
+            raise ValueError(f"steps: {self.source.kind} names one checkpoint, step 0; for a suite, use a template")
+        return self
 
 
 class Params(_Strict):
@@ -101,7 +164,7 @@ class Params(_Strict):
     def _names(self) -> Params:
         for name in self.models:
             # A model's name becomes a folder and part of a DVC target.
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name) or not is_name(name):
                 raise ValueError(f"model name {name!r}: letters, digits, - and _ only, 64 at most")
         return self
 

@@ -1,4 +1,4 @@
-"""Pinning a local checkpoint: one digest over its files, cheap to check again."""
+"""Pinning by content, cheap to check again; and what of a config makes a difference."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import re
 from pathlib import Path
 
 from stages.files import TEMPORARY, canonical, read_json, sha256_file, write_json
-from stages.sources.local import Source
-from stages.sources.weights import weight_files
-from stages.tokens.files import TOKENIZER_FILES
 
 CACHE = TEMPORARY / "digests.json"
 
@@ -39,18 +36,9 @@ def differing_keys(config: dict, other: dict) -> list[str]:
     return sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))
 
 
-def checkpoint_files(source: Source, step: str, tokenizer: str | None = None) -> list[Path]:
-    """The files that make up a checkpoint: config, weights, tokenizer."""
-    folder = source.folder(step)
-    files = [folder / "config.json", *(folder / name for name in weight_files(folder))]
-    place = Path(tokenizer) if tokenizer else source.tokenizer_folder(step)
-    if place:
-        files += [place / name for name in TOKENIZER_FILES if (place / name).exists()]
-    return files
-
-
-def revision(hashes: dict[str, str]) -> str:
-    """The content digest of a checkpoint, from the sha256 of each of its files by name."""
+def content_digest(files: list[dict]) -> str:
+    """The revision of a checkpoint that has no commit, from the sha256 of each of its files by bare name."""
+    hashes = {Path(file["name"]).name: file["sha256"] for file in files}
     return "sha256:" + hashlib.sha256(canonical(hashes)).hexdigest()
 
 
@@ -62,6 +50,7 @@ class Digests:
             self._known = read_json(CACHE)
         except (FileNotFoundError, json.JSONDecodeError):
             self._known = {}
+        self._learned: dict[str, list[str]] = {}
 
     def of(self, path: Path) -> str:
         """The sha256 of a file."""
@@ -69,12 +58,14 @@ class Digests:
         mark = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
         key = str(path.resolve())
         if self._known.get(key, ["", ""])[0] != mark:
-            self._known[key] = [mark, sha256_file(path)]
+            self._known[key] = self._learned[key] = [mark, sha256_file(path)]
         return self._known[key][1]
 
     def save(self) -> None:
-        """Keep what was learned."""
-        write_json(CACHE, self._known)
+        """Keep what was learned, beside what others learned meanwhile."""
+        if self._learned:
+            write_json(CACHE, Digests()._known | self._learned)
+            self._learned = {}
 
 
 def short(pinned: str) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from stages.command import Refusal
 from stages.files import canonical, checkpoint_folder, plan_file, read_json
-from stages.sources.local import open_source
+from stages.sources.kinds import open_source
 from stages.sources.weights import (
+    PICKLED,
     Entry,
     in_file_order,
     largest,
@@ -93,6 +94,18 @@ def weight_digest(facts: dict[str, dict]) -> str:
     return hashlib.sha256(canonical(rows)).hexdigest()
 
 
+def same_weights(plan: dict, step: str, digest: str) -> str | None:
+    """Another step that is fetched already, as the plan now pins it, and has this weight digest."""
+    for other in plan["steps"]:
+        file = checkpoint_folder(plan["model"], other) / "checkpoint.json"
+        if other == step or not file.exists() or not plan["files"][other]:
+            continue
+        record = read_json(file)
+        if record.get("weight_digest") == digest and record["files"] == plan["files"][other]:
+            return other
+    return None
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint as its record describes it, opened.
@@ -105,6 +118,11 @@ class Checkpoint:
     record: dict
     folder: Path
     _tensors: dict[str, Entry]
+
+    @property
+    def is_pickled(self) -> bool:
+        """Whether the weights are read from pickles."""
+        return any(file["name"].endswith(PICKLED[2]) for file in self.record["files"])
 
     def fact(self, parameter: str) -> dict:
         """What the record says of the tensor that fills a parameter."""
@@ -124,17 +142,20 @@ class Checkpoint:
 
 
 def open_checkpoint(model: str, step: str) -> Checkpoint:
-    """Open a fetched checkpoint through its record.
+    """Open a fetched checkpoint through its record; weights that are no longer on this machine are brought back.
 
     Raises:
-        Refusal: the checkpoint was rejected, or its weights are gone or changed.
+        Refusal: the checkpoint was rejected, its weights can't be brought back, or they changed.
     """
-    record = read_json(checkpoint_folder(model, step) / "checkpoint.json")
+    try:
+        record = read_json(checkpoint_folder(model, step) / "checkpoint.json")
+    except FileNotFoundError:
+        raise Refusal(f"step {step} was not fetched: run `make repro`") from None
     if "rejected" in record:
         raise Refusal(record["rejected"])
-    source = open_source(read_json(plan_file(model))["source"])
-    folder = source.folder(step)
-    tensors = open_weights(folder)
+    source = open_source(read_json(plan_file(model)))
+    folder = source.at_hand(step) or source.bring(step)
+    tensors = open_weights(folder, source.allow_pickle)
     gone = [name for name in record["parameters"].values() if name not in tensors]
     gone += [
         name

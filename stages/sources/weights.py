@@ -1,57 +1,91 @@
-"""The tensors of a checkpoint: an index over its safetensors files, read one at a time."""
+"""The tensors of a checkpoint: an index over its weight files, read one at a time."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import re
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from stages.command import Refusal
+from stages.files import read_json
+from stages.sources.names import inside, is_name
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
+# One file or an index of shards, in the order in which transformers looks for them.
+SAFE = ("model.safetensors", "model.safetensors.index.json", ".safetensors")
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies."""
+    """Where one tensor lies: in `file` from byte `start` on, or, read from a pickle, in memory as `tensor`."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    end: int
+    start: int = 0
+    tensor: Any = None
 
 
-def weight_files(folder: Path) -> list[str]:
-    """The names of the weight files that a checkpoint folder promises, index included.
+def choose(names: Collection[str], load: Callable[[str], Any], where: str, allow_pickle: bool = False) -> list[str]:
+    """Which files of a folder hold its weights, an index first.
+
+    Args:
+        names: the names of the folder's files.
+        load: reads an index by its name.
+        where: what people call the folder.
+        allow_pickle: whether pickles will do where there are no safetensors.
 
     Raises:
-        Refusal: there are none that are read here, or the index is no index or points out of the folder.
+        Refusal: there are none that are read here, or the index is no index, points out of the folder or promises
+            shards that aren't there.
     """
-    if (folder / INDEX).exists():
-        try:
-            shards = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise Refusal(f"{folder / INDEX} is not an index of shards (no weight_map)") from None
-        outside = [name for name in shards if not SHARD.fullmatch(str(name))]
-        if outside:
-            raise Refusal(f"{folder / INDEX} names {outside[0]!r}: expected a .safetensors file beside it")
-        return [INDEX, *shards]
-    if (folder / SINGLE).exists():
-        return [SINGLE]
-    pickles = sorted(path.name for path in folder.glob("*.bin"))
-    found = f"; only {', '.join(pickles[:3])}, a pickle, which is not read" if pickles else ""
-    raise Refusal(f"no weights in {folder} (looked for {SINGLE} and {INDEX}{found})")
+    for single, index, ending in (SAFE, PICKLED) if allow_pickle else (SAFE,):
+        if single in names:
+            return [single]
+        if index in names:
+            shards = _shards(load(index), f"{where}/{index}", ending)
+            absent = [shard for shard in shards if shard not in names]
+            if absent:
+                raise Refusal(f"{where} lacks {listed(absent)}, which {index} promises")
+            return [index, *shards]
+    pickles = sorted(name for name in names if name.startswith("pytorch_model") and name.endswith(PICKLED[2]))
+    found = f"; only {listed(pickles)}, a pickle, read only with allow_pickle: true in its source" if pickles else ""
+    looked = PICKLED[:2] if allow_pickle else ()
+    raise Refusal(f"no weights in {where} (looked for {', '.join([*SAFE[:2], *looked])}{found})")
+
+
+def _shards(index: Any, where: str, ending: str) -> list[str]:
+    try:
+        shards = sorted(set(index["weight_map"].values()))
+    except (KeyError, TypeError, AttributeError):
+        raise Refusal(f"{where} is not an index of shards (no weight_map)") from None
+    outside = [name for name in shards if not is_name(name) or not name.endswith(ending)]
+    if outside or not shards:
+        raise Refusal(f"{where} names {outside[0] if outside else None!r}: expected a {ending} file beside it")
+    return shards
+
+
+def weight_files(folder: Path, allow_pickle: bool = False) -> list[str]:
+    """The names of the weight files of a checkpoint folder, an index first; raises as `choose`."""
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    return choose(names, lambda name: _json(folder / name), str(folder), allow_pickle)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except ValueError:
+        raise Refusal(f"{path} is not JSON") from None
 
 
 def _header(path: Path) -> dict[str, Entry]:
@@ -69,29 +103,53 @@ def _header(path: Path) -> dict[str, Entry]:
         header = json.loads(file.read(length))
     base = 8 + length
     return {
-        name: Entry(path, item["dtype"], tuple(item["shape"]), *(base + at for at in item["data_offsets"]))
+        name: Entry(path, item["dtype"], tuple(item["shape"]), base + item["data_offsets"][0])
         for name, item in header.items()
         if name != "__metadata__"
     }
 
 
-def open_weights(folder: Path) -> dict[str, Entry]:
+def open_weights(folder: Path, allow_pickle: bool = False) -> dict[str, Entry]:
     """Every tensor of a checkpoint by the name it has in its file.
 
     Raises:
         Refusal: no weights, a missing or cut shard, a tensor that the index promises and its shard lacks.
     """
-    names = weight_files(folder)
+    index, *shards = names = weight_files(folder, allow_pickle)
     tensors: dict[str, Entry] = {}
-    for name in names:
-        if name != INDEX:
-            tensors |= _header(folder / name)
-    if names[0] == INDEX:
-        promised = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+    for name in shards or names:
+        path = inside(folder / name, folder)
+        tensors |= open_pickle(path) if name.endswith(PICKLED[2]) else _header(path)
+    if shards:
+        promised = _json(folder / index)["weight_map"]
         lacking = [t for t, shard in promised.items() if t not in tensors or tensors[t].file.name != shard]
         if lacking:
-            raise Refusal(f"{folder / INDEX} promises {listed(lacking)}, and the shards lack them")
+            raise Refusal(f"{folder / index} promises {listed(lacking)}, and the shards lack them")
     return tensors
+
+
+def open_pickle(path: Path) -> dict[str, Entry]:
+    """The tensors of a pickle, read with torch's loader for weights alone, which runs no code from the file.
+
+    Files of torch 1.6 and later stay on the disk until a tensor is read; older ones are read whole.
+
+    Raises:
+        Refusal: it is cut short, or holds anything but tensors by name.
+    """
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # torch raises a dozen kinds for what it can't or won't read
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise Refusal(f"{path} is not read: it is damaged or holds more than tensors ({first})") from None
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise Refusal(f"{path} is not read: expected tensors by name, and nothing else")
+    kinds = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    return {
+        name: Entry(path, kinds.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor=tensor)
+        for name, tensor in state.items()
+    }
 
 
 def read(entry: Entry) -> np.ndarray:
@@ -106,8 +164,17 @@ def read(entry: Entry) -> np.ndarray:
             "quantised weights must be dequantised first"
         )
     dtype = np.dtype(DTYPES[entry.dtype])
+    if entry.tensor is not None:
+        return entry.tensor.contiguous().view(_carrier(dtype.itemsize)).numpy().view(dtype).copy()
     array = np.fromfile(entry.file, dtype=dtype, count=math.prod(entry.shape), offset=entry.start)
     return array.reshape(entry.shape)
+
+
+def _carrier(size: int) -> Any:
+    """The torch dtype of so many bytes that numpy has too, which it lacks for bfloat16."""
+    import torch
+
+    return {8: torch.int64, 4: torch.int32, 2: torch.int16}[size]
 
 
 def tensor_digest(array: np.ndarray) -> str:

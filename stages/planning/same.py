@@ -1,0 +1,106 @@
+"""What all steps of a model must share, and what no two of them may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages.command import Refusal
+from stages.sources.base import Source
+from stages.sources.pin import differing_keys
+from stages.sources.weights import PICKLED, SAFE, listed
+from stages.tokens.reading import differences, load_tokenizer, reading
+
+WEIGHTS = (SAFE[2], PICKLED[2])
+
+
+def same_config(configs: dict[str, dict]) -> list[str]:
+    """A line for each step whose config differs from the first one's, book-keeping aside."""
+    first, config = next(iter(configs.items()))
+    lines = []
+    for step, other in configs.items():
+        differing = differing_keys(config, other)
+        if differing:
+            lines.append(f"steps {first} and {step} have different configs ({', '.join(differing[:5])})")
+    return lines
+
+
+def same_code(plan: dict[str, Any], config: dict) -> dict | None:
+    """The code that may run: `{"files": [{"name", the promised hash}]}`, None if there is none.
+
+    Raises:
+        Refusal: two steps have different code, or the config asks for code of another repository.
+    """
+    if not plan["source"].get("trust_remote_code") or "auto_map" not in config:
+        return None
+    elsewhere = [str(name) for name in config["auto_map"].values() if "--" in str(name)]
+    if elsewhere:
+        raise Refusal(f"config.json asks for code of another repository ({elsewhere[0]}), which is not pinned: not run")
+    found: dict[str, list] = {}
+    for step, files in plan["files"].items():
+        code = [{**f, "name": Path(f["name"]).name} for f in files if f["name"].endswith(".py")]
+        found[step] = sorted(code, key=lambda file: file["name"])
+    first = next(iter(found))
+    other = next((step for step in found if found[step] != found[first]), None)
+    if other:
+        raise Refusal(f"steps {first} and {other} have different code: make them two models")
+    if not found[first]:
+        raise Refusal("config.json asks for remote code, but there are no .py files beside it")
+    return {"files": found[first]}
+
+
+def duplicate_problems(plan: dict[str, Any]) -> list[str]:
+    """A line for each group of steps whose weight files are the same, byte for byte, as far as hashes tell."""
+    if plan["allow_duplicates"] or plan["on_failure"] == "exclude":
+        return []
+    groups: dict[tuple, list[str]] = {}
+    for step, files in plan["files"].items():
+        hashes = (f.get("sha256") or f.get("git_sha1") for f in files if f["name"].endswith(WEIGHTS))
+        groups.setdefault(tuple(sorted(map(str, hashes))), []).append(step)
+    return [
+        f"steps {listed(steps, 8)} hold the same weights: {'none' if len(steps) > 2 else 'not both'} can be trusted to "
+        "be what it says; leave out what is wrong, or set allow_duplicates: true"
+        for steps in groups.values()
+        if len(steps) > 1
+    ]
+
+
+def same_tokenizer(plan: dict[str, Any], source: Source, prompts: list[dict]) -> tuple[list[str], list[str]]:
+    """Each step's tokenizer.json must read the prompts as the same ids.
+
+    Returns:
+        Problems and notes, a line each.
+    """
+    if plan["tokenizer"] or plan["source"]["kind"] == "gguf":
+        return [], []
+    places = {
+        step: next((f for f in files if Path(f["name"]).name == "tokenizer.json"), None)
+        for step, files in plan["files"].items()
+    }
+    if not any(places.values()):
+        return [], ["no tokenizer.json: it is made from the tokenizer's other files where it can be proven the same"]
+    problems = [f"step {step} has no tokenizer.json, other steps have one" for step, f in places.items() if f is None]
+    known: dict[str, dict] = {}
+    readings: dict[str, dict] = {}
+    distinct = {_hash(file) for file in places.values() if file}
+    for step, file in places.items():
+        if file is None or (source.remote and len(distinct) == 1):
+            continue
+        try:
+            if _hash(file) not in known:
+                tokenizer = load_tokenizer(source.small_file(step, file["name"]).parent)
+                assert tokenizer is not None
+                known[_hash(file)] = reading(tokenizer, prompts)
+            readings[step] = known[_hash(file)]
+        except Refusal as refusal:
+            problems.append(str(refusal))
+    first = next(iter(readings), None)
+    for step, found in readings.items():
+        lines = differences(readings[first], found)
+        if lines:
+            problems.append(f"steps {first} and {step} have different tokenizers: {lines[0]}")
+    return list(dict.fromkeys(problems)), []
+
+
+def _hash(file: dict) -> str:
+    return file.get("sha256") or file["git_sha1"]
