@@ -19,6 +19,7 @@ from stages.files import (
     read_json,
 )
 from stages.graph.limits import HALVES
+from stages.manifests.notes import notes
 from stages.planning.plan import load_plan, planned_models
 
 
@@ -53,7 +54,9 @@ def main(models: list[str]) -> None:
     reasons, open_ends = [], 0
     for model in models:
         path = manifest_file(model)
-        shipped = {str(step["step"]): step for step in read_json(path)["steps"]} if path.exists() else {}
+        made = read_json(path) if path.exists() else None
+        shipped = {str(step["step"]): step for step in made["steps"]} if made else {}
+        reasons += [f"{model}: {line}" for line in notes(made)] if made else []
         halves = {half: graph_folder(model, half) for half in HALVES}
         note = _note(model, halves | {"manifest": path}, None)
         if note:

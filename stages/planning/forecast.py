@@ -42,6 +42,8 @@ def to_make(model: Resolved) -> int:
 def outlook(model: Resolved) -> str:
     """One line: steps, what is cached, what comes."""
     steps = model.plan["steps"]
+    if model.source.made_by_pipeline:
+        return f"{len(steps)} steps"
     if not model.source.remote:
         return f"{len(steps)} steps; about {gigabytes(to_make(model))} to make"
     return (
