@@ -55,7 +55,7 @@ def test_a_suite_is_pinned_by_commit_and_its_card_is_read(client, suite):
     assert plan["revisions"] == {str(step): suite.git("rev-parse", f"step{step}") for step in (1, 2, 3)}
     assert plan["licence"] == "cc-by-nc-4.0"
     assert plan["card"]["base_model"] == "org/base"
-    assert "3 steps, 0 of them cached; 0.3 MB to download" in said
+    assert "3 steps, cached: none; 0.3 MB to download" in said
     assert not weights_asked(client), "a plan downloads no weights"
 
 
@@ -77,7 +77,7 @@ def test_only_what_is_needed_is_brought_once_and_named_in_the_record(client, sui
     client.hub.calm()
     client.run("fetch", "m", "2")
     assert not client.hub.log, "what is cached is not asked for again"
-    assert "1 of them cached" in client.run("plan")
+    assert "cached: 2;" in client.run("plan")
     assert not weights_asked(client)
 
 
@@ -298,11 +298,22 @@ def test_offline_what_is_pinned_and_cached_keeps_working(client, suite):
         client.run("fetch", "m", step)
     client.hub.calm()
     client.extra["HF_HUB_OFFLINE"] = "1"
-    assert "2 of them cached" in client.run("plan")
+    assert "cached: all; 0.0 MB to download" in client.run("plan")
     client.run("fetch", "m", "1")
     assert not client.hub.log
     client.params(m=entry(suite, "[1, 2, 3]"))
     assert "HF_HUB_OFFLINE is set" in client.refused("plan")
+
+
+def test_a_shard_that_two_steps_share_is_told_before_the_download(client, suite, tmp_path):
+    for step in (1, 2):
+        tiny(seed=step).save_pretrained(tmp_path / str(step), max_shard_size="40KB")
+    shards = sorted(path.name for path in (tmp_path / "1").glob("*.safetensors"))
+    shutil.copy(tmp_path / "1" / shards[0], tmp_path / "2" / shards[0])
+    for step in (1, 2):
+        suite.commit(tmp_path / str(step), branch=f"step{step}")
+    client.params(m=entry(suite, "[1, 2]"))
+    assert f"plan m: steps 1, 2 share {shards[0]}, byte for byte" in client.run("plan")
 
 
 @pytest.mark.parametrize("kind", ["429", "503", "500", "cut", "short"])

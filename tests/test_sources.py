@@ -250,6 +250,40 @@ def test_a_plain_folder_is_one_checkpoint_step_0(here):
     assert read_json(here / "models/m/params.json")["steps"] == ["0"]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_link_that_leads_out_of_the_run_is_refused(here, name):
+    run = write_run(here / "run", steps=(1,))
+    write_tokenizer(run / "checkpoint-1")
+    file = run / "checkpoint-1" / name
+    shutil.move(file, here / "outside")
+    file.symlink_to(here / "outside")
+    write_params("{trainer: run}")
+    with pytest.raises(Refusal, match=f"{name} is a link that leads out of run"):
+        plan.main()
+
+
+def test_a_checkpoint_folder_and_a_cached_snapshot_may_be_links(here):
+    run = write_run(here / "elsewhere", steps=(1,))
+    (here / "run").mkdir()
+    (here / "run/checkpoint-1").symlink_to(run / "checkpoint-1")
+    write_params("{trainer: run}")
+    plan.main()
+    snapshot = here / "models--a--b/snapshots/abc"
+    blobs = here / "models--a--b/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in (run / "checkpoint-1").iterdir():
+        shutil.move(path, blobs / f"of-{path.name}")
+        (snapshot / path.name).symlink_to(blobs / f"of-{path.name}")
+    write_params(f"{{folder: {snapshot}}}")
+    plan.main()
+
+
+def test_a_tokenizer_file_that_the_plan_does_not_know_is_not_shipped(run):
+    (run / "special_tokens_map.json").write_text("{}")
+    assert "has special_tokens_map.json, which the plan does not know" in refused(again=False)
+
+
 def test_all_problems_of_all_models_are_listed_and_nothing_is_written(here):
     (here / "params.yaml").write_text(
         "models:\n  a: {source: {trainer: gone}}\n  b: {source: {folder: .}}\n  c: {source: demo, prompts: none.json}\n"

@@ -8,6 +8,7 @@ from stages.files import DATA, pair_folder
 from stages.planning.resolve import Resolved
 from stages.planning.same import WEIGHTS
 from stages.sources.transfer import cache_folder
+from stages.sources.weights import listed
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -46,8 +47,9 @@ def outlook(model: Resolved) -> str:
         return f"{len(steps)} steps"
     if not model.source.remote:
         return f"{len(steps)} steps; about {gigabytes(to_make(model))} to make"
+    cached = listed(sorted(model.at_hand, key=int), 6) if len(model.at_hand) < len(steps) else "all"
     return (
-        f"{len(steps)} steps, {len(model.at_hand)} of them cached; {gigabytes(to_download([model]))} to download, "
+        f"{len(steps)} steps, cached: {cached or 'none'}; {gigabytes(to_download([model]))} to download, "
         f"about {gigabytes(to_make(model))} to make"
     )
 

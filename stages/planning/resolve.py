@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.command import Refusal
 from stages.files import canonical
-from stages.planning.same import duplicate_problems, same_code, same_config, same_tokenizer
+from stages.planning.same import duplicate_problems, same_code, same_config, same_tokenizer, shared_files
 from stages.planning.schema import Params
 from stages.sources.demo import CONFIG
 from stages.sources.kinds import open_source
@@ -179,6 +179,7 @@ class Resolved:
         self._refuse_config(config)
         self.plan["code"] = self._attempt(lambda: same_code(self.plan, config))
         self.problems += duplicate_problems(self.plan)
+        self.notes += shared_files(self.plan)
         if self.prompts is not None:
             problems, notes = same_tokenizer(self.plan, source, self.prompts)
             self.problems += problems

@@ -53,16 +53,36 @@ def duplicate_problems(plan: dict[str, Any]) -> list[str]:
     """A line for each group of steps whose weight files are the same, byte for byte, as far as hashes tell."""
     if plan["allow_duplicates"] or plan["on_failure"] == "exclude":
         return []
-    groups: dict[tuple, list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for step, files in plan["files"].items():
-        hashes = (f.get("sha256") or f.get("git_sha1") for f in files if f["name"].endswith(WEIGHTS))
-        groups.setdefault(tuple(sorted(map(str, hashes))), []).append(step)
+        groups.setdefault(_weights(files), []).append(step)
     return [
         f"steps {listed(steps, 8)} hold the same weights: {'none' if len(steps) > 2 else 'not both'} can be trusted to "
         "be what it says; leave out what is wrong, or set allow_duplicates: true"
         for steps in groups.values()
         if len(steps) > 1
     ]
+
+
+def shared_files(plan: dict[str, Any]) -> list[str]:
+    """A line for each weight file that steps with different weights have in common: a shard that is out of date?"""
+    holders: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for step, files in plan["files"].items():
+        for file in (file for file in files if file["name"].endswith(WEIGHTS)):
+            holders.setdefault(_hash(file), []).append(step)
+            names[_hash(file)] = Path(file["name"]).name
+    hashes = {step: _weights(files) for step, files in plan["files"].items()}
+    return [
+        f"steps {listed(steps, 8)} share {names[key]}, byte for byte: is one of them out of date?"
+        for key, steps in holders.items()
+        if len({hashes[step] for step in steps}) > 1
+    ]
+
+
+def _weights(files: list[dict]) -> tuple[str, ...]:
+    """What tells the weight files of a step from those of another."""
+    return tuple(sorted(_hash(file) for file in files if file["name"].endswith(WEIGHTS)))
 
 
 def same_tokenizer(plan: dict[str, Any], source: Source, prompts: list[dict]) -> tuple[list[str], list[str]]:

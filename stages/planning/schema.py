@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -112,7 +114,13 @@ def _check_hub(source: Source) -> None:
 
 def is_repository(name: Any) -> bool:
     """Whether this is a repository of a hub: OWNER/NAME."""
-    return isinstance(name, str) and name.count("/") == 1 and is_path(name)
+    if not is_path(name) or name.count("/") != 1:
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _steps(value: Any) -> Any:

@@ -75,7 +75,7 @@ class Local(Source):
     def card(self, step: str) -> dict[str, Any]:
         """From the README beside the weights, if it is a model card."""
         found = next((p for p in (self.folder(step) / "README.md", self.root / "README.md") if p.is_file()), None)
-        return read_card(found) if found else super().card(step)
+        return read_card(inside(found, self._home(step))) if found else super().card(step)
 
     def top(self, step: str) -> Path:
         """The folder itself."""
