@@ -1,4 +1,4 @@
-"""A run's tokenizer through the real stages: made where there is no tokenizer.json, left out where nothing proves it."""
+"""A run's tokenizer through the real stages: made where there is no tokenizer.json, left out if nothing proves it."""
 
 import json
 
