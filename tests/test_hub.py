@@ -209,6 +209,19 @@ def test_every_problem_of_every_source_is_in_one_message_and_nothing_is_written(
     assert not weights_asked(client)
 
 
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ('revision: "global_step{}"', "no branch or tag fits global_step{} (there: main, step1, step2, step3)"),
+        ('subfolders: "hf_ckpt/{}B"', "no folder fits hf_ckpt/{}B (there: none)"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_tells_what_is_there(client, suite, where, words):
+    client.params(m=f"{{source: {{repo: {suite.name}, {where}}}}}")
+    said = client.refused("plan")
+    assert words in said, said
+
+
 def test_a_gated_repository_opens_with_a_token_that_is_never_shown(client, hub, suite):
     hub.gated.add(suite.name)
     client.params(m=entry(suite, "[1]"))

@@ -1,5 +1,7 @@
 """params.yaml: each mistake is named with its place, all of them at once."""
 
+from pathlib import Path
+
 import pytest
 
 from stages.command import Refusal
@@ -86,6 +88,27 @@ def test_log_steps_are_spread_and_keep_both_ends(count):
     assert set(chosen) <= set(steps)
     if count == 9:
         assert sum(step <= 128 for step in chosen) >= 4, "a log axis has half its ticks below the square root"
+
+
+def test_the_ready_suites_can_be_copied_into_params():
+    suites = load(Path("data/suites.yaml"))
+    repositories = {model.source.repo for model in suites.models.values()}
+    for family in [
+        "pythia-14m",
+        "pythia-12b",
+        "OLMo",
+        "bloom",
+        "neo_",
+        "Aquila",
+        "SmolLM",
+        "gpt2",
+        "opt",
+        "Qwen3",
+        "gemma-3",
+    ]:
+        assert any(family in name for name in repositories), family
+    assert all(model.licence for model in suites.models.values())
+    assert not set(suites.models) & set(load().models), "params.yaml names none of them by itself"
 
 
 def test_log_steps_of_a_short_run_are_all_its_steps():

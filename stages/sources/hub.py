@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
+from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 from stages.command import Refusal, Unreachable
@@ -95,13 +96,24 @@ class HubRepository(Source):
                 raise Refusal(f"{self.repo}: {name} is step {step:g}: set scale so that every step is a whole number")
             if found.setdefault(round(step), name) != name:
                 raise Refusal(f"{self.repo}: {found[round(step)]} and {name} are both step {round(step)}")
+        if not found:
+            there = ", ".join(sorted(names)[:4]) or "none"
+            what = "folder" if self.subfolders else "branch or tag"
+            raise Refusal(f"{self.repo}: no {what} fits {template} (there: {there}{', …' if len(names) > 4 else ''})")
         return found
 
     def _folders(self, template: str) -> list[str]:
         """The folders that lie where a pattern's numbers stand."""
         parent = template[: template.index("{}")].rpartition("/")[0]
         commit = self._commit(self.revision_name)
-        listing = asked(self.repo, lambda: list(self._api.list_repo_tree(self.repo, parent or None, revision=commit)))
+
+        def entries() -> list:
+            try:
+                return list(self._api.list_repo_tree(self.repo, parent or None, revision=commit))
+            except EntryNotFoundError:
+                return []
+
+        listing = asked(self.repo, entries)
         folders = [entry.path for entry in listing if isinstance(entry, RepoFolder)]
         depth = template.count("/")
         return [folder for folder in folders if folder.count("/") == depth and is_path(folder)]
