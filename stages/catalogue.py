@@ -6,7 +6,7 @@ data/plots/fidelity.json (a row per model and step).
 
 from __future__ import annotations
 
-from stages.command import run, say
+from stages.command import counted, run, say
 from stages.files import DATA, metrics_file, read_json, write_json
 from stages.planning.plan import planned_models
 
@@ -30,7 +30,7 @@ def main() -> None:
     keys = ("step", "top1", "top1_strict", "kl_max", "kl_mean", "logits_rel", "hidden_rel")
     rows = [{"model": name} | {k: row[k] for k in keys} for name, metrics in found.items() for row in metrics["steps"]]
     write_json(DATA / "plots" / "fidelity.json", rows)
-    say(f"catalogue: {len(found)} models, {len(rows)} steps")
+    say(f"catalogue: {counted(len(found), 'model')}, {counted(len(rows), 'step')}")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ class Failed(Refusal):
         self.report = report
 
 
+def counted(number: int, what: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def say(line: str) -> None:
     """One line for a phase."""
     print(line, flush=True)

@@ -11,7 +11,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from stages.command import Refusal, run, say
+from stages.command import Refusal, counted, run, say
 from stages.files import DATA, failure_file, json_text, plan_file, read_json, write_bytes
 from stages.planning.forecast import no_room, outlook
 from stages.planning.pipeline import pipeline
@@ -32,7 +32,7 @@ def check() -> None:
             stale.append(f"{name} changed")
     if stale:
         raise Refusal(f"params.yaml no longer fits models/ ({'; '.join(stale)}): run `make plan`")
-    say(f"plan: {len(planned)} models, as params.yaml says")
+    say(f"plan: {counted(len(planned), 'model')}, as params.yaml says")
 
 
 def main(update: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.command import Refusal, run, say
+from stages.command import Refusal, counted, run, say
 from stages.files import DATA, manifest_file, read_json, sha256_file
 from stages.manifests.seal import KEY, digest
 from stages.planning.plan import planned_models
@@ -68,10 +68,10 @@ def main() -> None:
         found, hashed = check_manifest(path)
         problems += found
         size += hashed
-        say(f"verify {path.parent.name}: {'all right' if not found else f'{len(found)} problems'}")
+        say(f"verify {path.parent.name}: {'all right' if not found else counted(len(found), 'problem')}")
     if problems:
-        raise Refusal(f"{len(problems)} problems" + "".join(f"\n  {problem}" for problem in problems))
-    say(f"verify: {len(manifests)} manifests, {size / 1e6:.1f} MB as listed")
+        raise Refusal(counted(len(problems), "problem") + "".join(f"\n  {problem}" for problem in problems))
+    say(f"verify: {counted(len(manifests), 'manifest')}, {size / 1e6:.1f} MB as listed")
 
 
 if __name__ == "__main__":

@@ -60,9 +60,10 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run_it(here):
     assert len(str(caught.value).splitlines()) == 2
     assert not flag.exists()
     torch.save({"model.embed_tokens.weight": Boom(flag)}, here / "model/pytorch_model.bin")
-    with pytest.raises(Refusal, match="is not read"):
+    with pytest.raises(Refusal, match="is not read") as caught:
         plan.main()
     assert not flag.exists()
+    assert "weights_only" not in str(caught.value), "torch's advice to read without protection is not passed on"
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])

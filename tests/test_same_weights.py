@@ -35,7 +35,7 @@ def reshard(run):
 
 def test_a_copy_of_a_step_is_refused_in_the_plan_with_both_named(copied, here):
     write_params("{trainer: run}")
-    with pytest.raises(Refusal, match="steps 10, 20 hold the same weights: not both .* or set allow_duplicates: true"):
+    with pytest.raises(Refusal, match="steps 10, 20 hold the same weights, so .* or set allow_duplicates: true"):
         plan.main()
     assert not (here / "models").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from stages.command import counted
 from stages.files import DATA, pair_folder
 from stages.planning.resolve import Resolved
 from stages.planning.same import WEIGHTS
@@ -44,12 +45,12 @@ def outlook(model: Resolved) -> str:
     """One line: steps, what is cached, what comes."""
     steps = model.plan["steps"]
     if model.source.made_by_pipeline:
-        return f"{len(steps)} steps"
+        return counted(len(steps), "step")
     if not model.source.remote:
-        return f"{len(steps)} steps; about {gigabytes(to_make(model))} to make"
+        return f"{counted(len(steps), 'step')}; about {gigabytes(to_make(model))} to make"
     cached = listed(sorted(model.at_hand, key=int), 6) if len(model.at_hand) < len(steps) else "all"
     return (
-        f"{len(steps)} steps, cached: {cached or 'none'}; {gigabytes(to_download([model]))} to download, "
+        f"{counted(len(steps), 'step')}, cached: {cached or 'none'}; {gigabytes(to_download([model]))} to download, "
         f"about {gigabytes(to_make(model))} to make"
     )
 

@@ -58,8 +58,8 @@ def duplicate_problems(plan: dict[str, Any]) -> list[str]:
     for step, files in plan["files"].items():
         groups.setdefault(_weights(files), []).append(step)
     return [
-        f"steps {listed(steps, 8)} hold the same weights: {'none' if len(steps) > 2 else 'not both'} can be trusted to "
-        "be what it says; leave out what is wrong, or set allow_duplicates: true"
+        f"steps {listed(steps, 8)} hold the same weights, so at most one is what its name says; "
+        "leave out what is wrong, or set allow_duplicates: true"
         for steps in groups.values()
         if len(steps) > 1
     ]

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars
 
-from stages.command import DISK_FULL, Unreachable, say
+from stages.command import DISK_FULL, Unreachable, counted, say
 from stages.files import sha256_file
 from stages.sources.names import inside
 from stages.sources.weights import listed
@@ -131,7 +131,8 @@ def bring(repo: str, commit: str, files: list[dict]) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     if not at_hand(repo, commit, files):
-        say(f"{repo} at {commit[:12]}: {len(files)} files, {sum(file['bytes'] for file in files) / 1e6:.1f} MB")
+        size = sum(file["bytes"] for file in files) / 1e6
+        say(f"{repo} at {commit[:12]}: {counted(len(files), 'file')}, {size:.1f} MB")
         _download(repo, commit, [file["name"] for file in files])
     wrong = _wrong(repo, commit, files)
     if wrong:

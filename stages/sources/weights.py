@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -139,10 +140,13 @@ def open_pickle(path: Path) -> dict[str, Entry]:
     import torch
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # torch raises a dozen kinds for what it can't or won't read
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise Refusal(f"{path} is not read: it is damaged or holds more than tensors ({first})") from None
+        # torch says its reason last, after advice to load without protection.
+        lines = str(error).partition("WeightsUnpickler error:")[2].split("\n") or [""]
+        why = next((line.strip() for line in lines if line.strip()), type(error).__name__)
+        raise Refusal(f"{path} is not read: it is damaged or holds more than tensors ({why.rstrip('.')})") from None
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise Refusal(f"{path} is not read: expected tensors by name, and nothing else")
     kinds = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
