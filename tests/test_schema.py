@@ -22,6 +22,10 @@ def refusal(tmp_path, text):
     ("text", "words"),
     [
         ("models: {a: {source: demo, stepz: all}}", ["models.a.stepz: unknown key", "did you mean steps"]),
+        (
+            "models: {a: {source: {trainer: x, allow_duplicates: true}}}",
+            ["models.a.source.allow_duplicates: unknown key (it is a key of a model)"],
+        ),
         ("models: {a: {source: {ftp: x}}}", ["models.a.source.ftp", "allowed: trainer, folder, gguf, repo"]),
         ("models: {a: {source: {trainer: x, folder: y}}}", ["models.a.source", "exactly one"]),
         ("models: {a: {source: {trainer: 3}}}", ["models.a.source.trainer", "string", "3"]),

@@ -182,9 +182,13 @@ class Params(_Strict):
 
 
 def _allowed(location: tuple) -> str:
-    """The keys that may stand where an unknown one was found."""
+    """Where an unknown key belongs, or the keys that may stand where it was found."""
     parent = str(location[-2]) if len(location) > 1 else ""
     scope = {"": Params, "gates": Gates, "source": Source}.get(parent, Model)
+    places = {"beside models": Params, "of a model": Model, "of a source": Source, "of gates": Gates}
+    other = [place for place, kind in places.items() if location[-1] in kind.model_fields]
+    if other:
+        return f" (it is a key {other[0]})"
     near = difflib.get_close_matches(str(location[-1]), scope.model_fields, 1)
     return f" (did you mean {near[0]}?)" if near else f" (allowed: {', '.join(scope.model_fields)})"
 
