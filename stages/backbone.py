@@ -14,33 +14,43 @@ from stages.sources.code import bring_code, traced_config
 
 
 def main(model: str) -> None:
-    """Trace and write."""
+    """Find, prove, trace, prove again, write."""
     from stages.anatomy.find import find
-    from stages.anatomy.model import build, canonical_names, parameters
-    from stages.graph.split import split
+    from stages.anatomy.model import build, build_random
+    from stages.anatomy.stored import parameters
     from stages.graph.trace import trace_backbone
+    from stages.measure.ladder import first_right
+    from stages.measure.proof import Proof, prove_lens_formula
 
     plan = load_plan(model)
-    network = build(traced_config(plan), bring_code(plan))
-    anatomy = find(network)
+    config, code = traced_config(plan), bring_code(plan)
+    network = build(config, code)
+    anatomy = find(network, plan["blocks"])
+    stored = parameters(network)
     say(f"backbone {model}: {anatomy.describe()}")
-    graph, weights = split(trace_backbone(network, anatomy), canonical_names(network))
+    weighty = build_random(config, code)
+    prove_lens_formula(weighty, anatomy)
+    kept = first_right(network, anatomy, trace_backbone, Proof(weighty, anatomy).backbone)
+    text = network.config.get_text_config()
     with new_folder(graph_folder(model, "backbone")) as folder:
-        (folder / "graph.onnx").write_bytes(graph)
-        (folder / "weights.json").write_text(json_text(weights))
-        (folder / "parameters.json").write_text(json_text(parameters(network)))
+        (folder / "graph.onnx").write_bytes(kept.graph)
+        (folder / "weights.json").write_text(json_text(kept.weights))
+        (folder / "parameters.json").write_text(json_text(stored))
         (folder / "anatomy.json").write_text(
             json_text(
-                {
+                anatomy.as_json()
+                | {
                     "description": anatomy.describe(),
-                    "num_layers": len(anatomy.calls),
-                    "hidden_size": anatomy.hidden_size,
-                    "vocab_size": network.config.get_text_config().vocab_size,
-                    "tied": bool(network.config.get_text_config().tie_word_embeddings),
+                    "vocab_size": text.vocab_size,
+                    "tied": bool(text.tie_word_embeddings),
+                    "route": kept.route,
                 }
             )
         )
-    say(f"backbone {model}: {len(weights['weights'])} weights, {len(graph) / 1e3:.0f} kB without them")
+    say(
+        f"backbone {model}: {len(kept.weights['weights'])} weights, {len(kept.graph) / 1e3:.0f} kB without them, "
+        f"traced by {kept.route}, rel {kept.difference:.1e} against torch on random weights"
+    )
 
 
 if __name__ == "__main__":

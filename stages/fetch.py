@@ -69,6 +69,7 @@ def examine_checkpoint(model: str, step: str, plan: dict, source: Source, folder
         "weight_digest": digest,
         "files": files,
         "parameters": chosen,
+        "shapes": {name: parameters[name]["shape"] for name, parts in chosen.items() if not isinstance(parts, str)},
         "unused": unused,
         "tensors": facts,
         **source.provenance(step),

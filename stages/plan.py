@@ -84,7 +84,18 @@ def _changes(old: dict | None, model: Resolved) -> str:
         before, after = old["revisions"].get(step), plan["revisions"].get(step)
         if before and after and before != after:
             words.append(f"{model.source.name(step)} {verb} {short(before)} → {short(after)}")
-    settings = ("source", "axis", "tokenizer", "allow_duplicates", "probe", "licence", "prompts", "gates", "on_failure")
+    settings = (
+        "source",
+        "axis",
+        "tokenizer",
+        "allow_duplicates",
+        "blocks",
+        "probe",
+        "licence",
+        "prompts",
+        "gates",
+        "on_failure",
+    )
     words += [f"{key} changed" for key in (*settings, "config", "code") if old.get(key) != plan.get(key)]
     return "; ".join(words) or "unchanged"
 

@@ -20,7 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from stages.anatomy.model import build, parameters
+from stages.anatomy.model import build
+from stages.anatomy.stored import parameters
 from tests.conftest import REPOSITORY
 
 LARGE = (".safetensors", ".bin")

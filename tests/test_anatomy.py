@@ -1,5 +1,7 @@
 """Blocks are found by what runs, not by names; what has no lens is refused by name."""
 
+import resource
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,8 @@ from transformers import AutoConfig
 from stages.anatomy import find as finding
 from stages.anatomy.find import find
 from stages.anatomy.halves import Backbone, Lens
-from stages.anatomy.model import build, configure, parameters
+from stages.anatomy.model import build, configure
+from stages.anatomy.stored import parameters
 from stages.command import Refusal
 from tests.models import FAMILIES, VOCABULARY, tiny
 
@@ -26,9 +29,16 @@ def config(kind, **changes):
     ],
 )
 def test_what_is_found_in_plain_words(kind, words):
-    network = build(config(kind))
-    assert all(parameter.device.type == "meta" for parameter in network.parameters())
-    assert find(network).describe() == words
+    assert find(build(config(kind))).describe() == words
+
+
+def test_a_model_without_weights_takes_no_memory():
+    find(build(config("llama")))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    network = build(config("llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=12))
+    assert sum(parameter.nbytes for parameter in network.parameters()) > 2.5e9
+    find(network)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 0.3e9
 
 
 @torch.no_grad()
@@ -77,7 +87,7 @@ def test_a_config_that_can_not_be_built_is_refused_in_one_line(values, words):
 
 def test_two_lists_that_look_alike_are_refused():
     network = build(config("llama"))
-    network.model.twin = nn.ModuleList([nn.Identity(), nn.Identity()])
+    network.model.twin = nn.ModuleList([nn.Linear(32, 32) for _ in range(9)])
     original = network.model.forward
 
     def forward(*args, **kwargs):
@@ -87,8 +97,11 @@ def test_two_lists_that_look_alike_are_refused():
         return out
 
     network.model.forward = forward
-    with pytest.raises(Refusal, match="look alike"):
+    with pytest.raises(Refusal, match="look alike .model.layers, model.twin.: name one as `blocks`"):
         find(network)
+    assert find(network, "model.layers").path == "model.layers"
+    with pytest.raises(Refusal, match="model.norm is not a list of blocks .* .found: model.layers, model.twin."):
+        find(network, "model.norm")
 
 
 def test_a_model_without_a_stream_is_refused(monkeypatch):

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stages.anatomy.find import find
 from stages.anatomy.halves import Backbone, Lens
-from stages.anatomy.model import build, canonical_names
+from stages.anatomy.model import build
+from stages.anatomy.stored import canonical_names
 from stages.command import Refusal
 from stages.files import read_json, write_json
 from stages.graph import fill
@@ -25,6 +26,8 @@ from stages.measure.pair import Pair, batches
 from stages.measure.reference import float32_values
 from tests.conftest import REPOSITORY
 from tests.models import FAMILIES, VOCABULARY, tiny
+
+FIRST = "transformers.exporters"
 
 
 class InMemory:
@@ -48,7 +51,7 @@ def traced(request, tmp_path_factory):
     network = build({**model.config.to_dict(), "model_type": request.param})
     anatomy = find(network)
     for half, trace in (("backbone", trace_backbone), ("lens", trace_lens)):
-        graph, weights = split(trace(network, anatomy), canonical_names(network))
+        graph, weights = split(trace(network, anatomy, FIRST), canonical_names(network))
         (folder / half).mkdir()
         (folder / half / "graph.onnx").write_bytes(graph)
         write_json(folder / half / "weights.json", weights)
@@ -160,7 +163,7 @@ def test_a_tracing_holds_no_weight_and_names_each_slot_by_its_parameter(traced):
 
 def test_a_weight_that_is_no_parameter_is_an_error_that_names_it():
     network = build({**tiny("llama").config.to_dict(), "model_type": "llama"})
-    graph = trace_lens(network, find(network))
+    graph = trace_lens(network, find(network), FIRST)
     names = {name: value for name, value in canonical_names(network).items() if name != "model.norm.weight"}
     with pytest.raises(Refusal, match=r"no parameter of the model: base\.model\.norm\.weight"):
         split(graph, names)
@@ -169,12 +172,13 @@ def test_a_weight_that_is_no_parameter_is_an_error_that_names_it():
 TRACE = """
 import sys
 from stages.anatomy.find import find
-from stages.anatomy.model import build, canonical_names
+from stages.anatomy.model import build
+from stages.anatomy.stored import canonical_names
 from stages.graph.split import split
 from stages.graph.trace import trace_backbone
 network = build({"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 96})
-assert all(p.device.type == "meta" for p in network.parameters())
-sys.stdout.buffer.write(split(trace_backbone(network, find(network)), canonical_names(network))[0])
+graph = trace_backbone(network, find(network), "transformers.exporters")
+sys.stdout.buffer.write(split(graph, canonical_names(network))[0])
 """
 
 

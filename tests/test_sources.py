@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stages import fetch, plan
-from stages.anatomy.model import build, parameters
+from stages.anatomy.model import build
+from stages.anatomy.stored import parameters
 from stages.command import Refusal
 from stages.files import checkpoint_folder, graph_folder, read_json, write_json
 from stages.sources.record import open_checkpoint

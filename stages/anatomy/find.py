@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PreTrainedModel
 
 from stages.command import Refusal
 
-BATCH, TOKENS = 2, 5
+# Two numbers that no width, head count or multiplicity is likely to have next to each other.
+BATCH, TOKENS = 3, 11
+# Of several lists that a stream runs through side by side, the blocks hold nearly all weights.
+MOST = 0.8
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a block."""
+    """One call of a block and the tensor that it returned first."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,29 +37,57 @@ class Anatomy:
         path: the list that holds the blocks, such as `model.layers`.
         calls: the names of the blocks in call order; each call is a layer.
         is_tuple: whether a block returns its stream as the first of a tuple.
-        hidden_size: the width of the stream.
+        shape: a stream as a block returns it, with "B" and "T" for its batch and its tokens: `("B", "T", 64)`, and
+            for several streams side by side `("B", "T", 4, 64)` or `(4, "B", "T", 64)`.
         after: the leaf modules that run after the last block, as `norm: LlamaRMSNorm`.
     """
 
     path: str
     calls: tuple[str, ...]
     is_tuple: bool
-    hidden_size: int
+    shape: tuple[int | str, ...]
     after: tuple[str, ...]
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of the stream; streams side by side are one wide stream."""
+        return math.prod(size for size in self.shape if isinstance(size, int))
 
     def describe(self) -> str:
         """What was found, in plain words."""
-        head = " > ".join(self.after)
-        return f"{len(self.calls)} calls of {self.path}, stream [B,T,{self.hidden_size}], then {head}"
+        shape = ",".join(map(str, self.shape))
+        return f"{len(self.calls)} calls of {self.path}, stream [{shape}], then {' > '.join(self.after) or 'nothing'}"
+
+    def as_json(self) -> dict:
+        """For anatomy.json."""
+        return asdict(self) | {"hidden_size": self.hidden_size, "num_layers": len(self.calls)}
+
+    @classmethod
+    def from_json(cls, value: dict) -> Anatomy:
+        """What `as_json` wrote."""
+        lists = {name: tuple(value[name]) for name in ("calls", "shape", "after")}
+        return cls(path=value["path"], is_tuple=value["is_tuple"], **lists)
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The blocks of a model of this anatomy, in call order."""
         return [model.get_submodule(name) for name in self.calls]
 
+    def flat(self, stream: torch.Tensor) -> torch.Tensor:
+        """A stream as [B,T,H]."""
+        lead = self.shape.index("B")
+        axes = [lead, lead + 1, *(axis for axis in range(stream.dim()) if axis not in (lead, lead + 1))]
+        return stream.permute(axes).flatten(2)
 
-def stream(output: Any) -> Any:
-    """The hidden state in what a block returns."""
-    return output[0] if isinstance(output, tuple) else output
+    def unflat(self, rows: torch.Tensor) -> torch.Tensor:
+        """A stream [B,T,H] in the shape in which blocks return it."""
+        lead = self.shape.index("B")
+        wide = rows.unflatten(2, [size for size in self.shape if isinstance(size, int)])
+        return wide.permute([*range(2, 2 + lead), 0, 1, *range(2 + lead, wide.dim())])
+
+
+def first_tensor(value: Any) -> Any:
+    """The hidden state in what a block returns: itself, or the first of a tuple."""
+    return value[0] if isinstance(value, tuple) and value else value
 
 
 @contextmanager
@@ -80,45 +111,75 @@ def _record(model: PreTrainedModel) -> list[tuple[str, nn.Module, Any]]:
     ids = torch.zeros((BATCH, TOKENS), dtype=torch.long)
     with hooked(modules, lambda name, module, out: seen.append((name, module, out))), torch.no_grad():
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-        except Exception as error:  # any forward of any type may fail in its own way without weights
-            reason = " ".join(str(error).split())[:200]
-            raise Refusal(f"{model.config.model_type}: its forward does not run without weights ({reason})") from None
+            model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        except Exception as error:  # any forward of any type may fail in its own way on ids and a mask alone
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise Refusal(f"{model.config.model_type}: its forward does not run on ids and a mask ({reason})") from None
     return seen
 
 
-def find(model: PreTrainedModel) -> Anatomy:
-    """The anatomy of a causal language model.
+def _stream_shape(shape: tuple[int, ...]) -> tuple[int | str, ...] | None:
+    """A tensor's shape with its batch and tokens named, or None if it is no stream."""
+    for axis in range(len(shape) - 2):
+        if shape[axis : axis + 2] == (BATCH, TOKENS):
+            return (*shape[:axis], "B", "T", *shape[axis + 2 :])
+    return None
 
-    Raises:
-        Refusal: no list of blocks carries a stream [B,T,H], or two do and neither holds the other.
-    """
-    seen = _record(model)
-    kind = model.config.model_type
-    lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    streams: dict[str, list[Call]] = {}
+
+def _candidates(model: PreTrainedModel, seen: list[tuple[str, nn.Module, Any]]) -> dict[str, list[Call]]:
+    """By list, the calls of its modules, for lists of which every call returns a stream of the same shape."""
+    lists = {name for name, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
+    calls: dict[str, list[Call]] = {}
     for name, _, output in seen:
         parent, _, index = name.rpartition(".")
-        value = stream(output)
+        value = first_tensor(output)
         if parent in lists and index.isdigit() and isinstance(value, torch.Tensor):
-            streams.setdefault(parent, []).append(Call(name, tuple(value.shape), isinstance(output, tuple)))
-    carrying = {
-        path: calls
-        for path, calls in streams.items()
-        if all(len(c.shape) == 3 and c.shape == calls[0].shape and c.shape[:2] == (BATCH, TOKENS) for c in calls)
+            calls.setdefault(parent, []).append(Call(name, tuple(value.shape), isinstance(output, tuple)))
+    return {
+        path: found
+        for path, found in calls.items()
+        if _stream_shape(found[0].shape) and all(call.shape == found[0].shape for call in found)
     }
-    outer = [path for path in carrying if not any(path.startswith(f"{other}.") for other in carrying)]
+
+
+def _choose(model: PreTrainedModel, candidates: dict[str, list[Call]]) -> str:
+    """The outermost list; of several, the one with nearly all weights."""
+    kind = model.config.model_type
+    outer = [path for path in candidates if not any(path.startswith(f"{other}.") for other in candidates)]
     if not outer:
         raise Refusal(f"{kind}: no list of blocks that carries a stream [batch, tokens, hidden] was found")
-    if len(outer) > 1:
-        raise Refusal(f"{kind}: two lists of blocks look alike ({', '.join(outer)}): no single residual stream")
-    path = outer[0]
-    calls = carrying[path]
+    weights = {path: sum(p.numel() for p in model.get_submodule(path).parameters()) for path in outer}
+    largest = max(outer, key=lambda path: weights[path])
+    if weights[largest] < MOST * sum(weights.values()):
+        raise Refusal(
+            f"{kind}: two lists of blocks look alike ({', '.join(outer)}): name one as `blocks` in params.yaml"
+        )
+    return largest
+
+
+def find(model: PreTrainedModel, path: str | None = None) -> Anatomy:
+    """The anatomy of a causal language model.
+
+    Args:
+        model: with any weights.
+        path: the list that holds the blocks, where it can't be found.
+
+    Raises:
+        Refusal: no list of blocks carries a stream, or two do and neither holds the other.
+    """
+    seen = _record(model)
+    candidates = _candidates(model, seen)
+    if path is not None and path not in candidates:
+        raise Refusal(
+            f"{model.config.model_type}: blocks: {path} is not a list of blocks that carries a stream "
+            f"(found: {', '.join(candidates) or 'none'})"
+        )
+    path = path or _choose(model, candidates)
+    calls = candidates[path]
     last = max(index for index, (name, _, _) in enumerate(seen) if name == calls[-1].name)
     after = tuple(
         f"{name.rpartition('.')[2]}: {type(module).__name__}"
         for name, module, _ in seen[last + 1 :]
         if not list(module.children())
     )
-    return Anatomy(path, tuple(c.name for c in calls), calls[0].is_tuple, calls[0].shape[-1], after)
+    return Anatomy(path, tuple(c.name for c in calls), calls[0].is_tuple, _stream_shape(calls[0].shape), after)

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from stages.anatomy.find import Anatomy, stream
+from stages.anatomy.find import Anatomy, first_tensor
 
 
-def _first_tensor(args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
-    """The hidden state that a block is called with: its first argument, by place or by name."""
-    return args[0] if args else kwargs["hidden_states"]
+def _entering(args: tuple, kwargs: dict[str, Any], dims: int) -> torch.Tensor:
+    """The stream that a block is called with: its first floating tensor of as many axes, by place or by name."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    return next(value for value in given if value.is_floating_point() and value.dim() == dims)
 
 
 class Backbone(nn.Module):
@@ -40,11 +41,11 @@ class Backbone(nn.Module):
 
         def enters(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             if not seen:
-                seen.append(_first_tensor(args, kwargs))
+                seen.append(_entering(args, kwargs, len(self.anatomy.shape)))
 
         handles = [blocks[0].register_forward_pre_hook(enters, with_kwargs=True)]
         handles += [
-            block.register_forward_hook(lambda module, args, out: seen.append(stream(out)))
+            block.register_forward_hook(lambda module, args, out: seen.append(first_tensor(out)))
             for block in dict.fromkeys(blocks)
         ]
         try:
@@ -52,7 +53,7 @@ class Backbone(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
-        return torch.stack(seen), out.logits
+        return torch.stack([self.anatomy.flat(value) for value in seen]), out.logits
 
 
 class Lens(nn.Module):
@@ -68,11 +69,14 @@ class Lens(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
         """Run the model with every block replaced by one that returns `hidden`; each row is a batch of its own."""
-        rows = hidden.unsqueeze(1)
         ids = torch.zeros((hidden.shape[0], 1), dtype=torch.long)
-        with self._stubbed((rows,) if self.anatomy.is_tuple else rows):
-            logits = self.base(input_ids=ids, use_cache=False).logits
-        return {"logits": logits.squeeze(1)}
+        return {"logits": self.continued(hidden.unsqueeze(1), input_ids=ids).squeeze(1)}
+
+    def continued(self, hidden: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """The logits [B,T,V] of the model on some inputs if every block returns `hidden` [B,T,H]."""
+        stream = self.anatomy.unflat(hidden)
+        with self._stubbed((stream,) if self.anatomy.is_tuple else stream):
+            return self.base(**inputs, use_cache=False).logits
 
     @contextmanager
     def _stubbed(self, output: Any) -> Iterator[None]:

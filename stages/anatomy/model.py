@@ -1,20 +1,25 @@
-"""A model built from its config alone, parameters on the meta device: no weights in memory, whatever its size."""
+"""A model built from its config alone: without weights for tracing, with random ones for a proof."""
 
 from __future__ import annotations
 
+import json
+import math
+import tempfile
 import warnings
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from stages.command import Refusal
+
+SEED = 20
 
 
 def configure(config: dict, code: Path | None = None) -> transformers.PreTrainedConfig:
@@ -36,7 +41,10 @@ def configure(config: dict, code: Path | None = None) -> transformers.PreTrained
     if "quantization_config" in config:
         raise Refusal("config.json asks for quantised weights: dequantise the checkpoint first")
     try:
-        ready = CONFIG_MAPPING[kind].from_dict(dict(config))
+        # Through a file, as it came: transformers writes infinities in a way of its own.
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+            ready = CONFIG_MAPPING[kind].from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the config class of any type may raise anything on a wrong value
         raise Refusal(f"config.json is not one of {kind}: {' '.join(str(error).split())}") from None
     if type(ready) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -59,7 +67,7 @@ def _configure_remote(config: dict, code: Path | None) -> transformers.PreTraine
 
 
 def build(config: dict, code: Path | None = None) -> PreTrainedModel:
-    """The causal language model of a config, in eval mode, fp32, parameters on meta, computed buffers real.
+    """The causal language model of a config, in eval mode, fp32, its parameters zeros that take no memory.
 
     Args:
         config: the content of config.json.
@@ -70,7 +78,45 @@ def build(config: dict, code: Path | None = None) -> PreTrainedModel:
         warnings.simplefilter("ignore")
         model = _from_config(ready, code)
     model.tie_weights()
+    _allocate(model)
     return model.eval()
+
+
+def _allocate(model: nn.Module) -> None:
+    """Zeros for parameters on the meta device: pages that the system hands out only when they are written.
+
+    On a device of their own, parameters could not be mixed with the buffers that a model computes for itself.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.device.type != "meta":
+                continue
+            if id(parameter) not in made:
+                zeros = torch.from_numpy(np.zeros(parameter.shape, np.float32)).to(parameter.dtype)
+                made[id(parameter)] = nn.Parameter(zeros, requires_grad=False)
+            module._parameters[name] = made[id(parameter)]
+
+
+@torch.no_grad()
+def build_random(config: dict, code: Path | None = None) -> PreTrainedModel:
+    """The same model with random weights, so that a wrong formula shows: norms away from 1, biases away from 0."""
+    torch.manual_seed(SEED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = _from_config(configure(config, code), code).eval()
+    return perturb(model)
+
+
+@torch.no_grad()
+def perturb(model: PreTrainedModel, seed: int = SEED) -> PreTrainedModel:
+    """Move every weight at random: vectors by 0.2, matrices by as much as keeps a row's product near 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in model.state_dict(keep_vars=True).values():
+        if tensor.is_floating_point():
+            size = 0.2 if tensor.dim() < 2 else min(0.2, 0.7 / math.sqrt(tensor.shape[-1]))
+            tensor.add_(size * torch.randn(tensor.shape, generator=generator))
+    return model
 
 
 def _from_config(config: transformers.PreTrainedConfig, code: Path | None) -> PreTrainedModel:
@@ -80,38 +126,3 @@ def _from_config(config: transformers.PreTrainedConfig, code: Path | None) -> Pr
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=True)
     except Exception as error:  # it is the checkpoint's own code that runs here
         raise Refusal(f"the checkpoint's own code gives no model: {' '.join(str(error).split())}") from None
-
-
-def _stored_name(model: PreTrainedModel, name: str, tensor: torch.Tensor) -> str:
-    """The name under which `save_pretrained` writes a parameter (gpt_neox stores lm_head as embed_out)."""
-    reverted = revert_weight_conversion(model, {name: tensor})
-    return next(iter(reverted)) if len(reverted) == 1 else name
-
-
-def parameters(model: PreTrainedModel) -> dict[str, dict]:
-    """What a checkpoint of this model must hold.
-
-    Returns:
-        By the name of the parameter or saved buffer: `{"shape": [...], "names": [...]}`, the names being those
-        that files may use for it, the likeliest first; tied weights are one entry with the names of all.
-    """
-    prefix = f"{model.base_model_prefix}."
-    groups: dict[int, list[str]] = {}
-    state = model.state_dict(keep_vars=True)
-    for name, tensor in state.items():
-        groups.setdefault(id(tensor), []).append(name)
-    found = {}
-    for names in groups.values():
-        candidates = []
-        for name in names:
-            for saved in (_stored_name(model, name, state[name]), name):
-                bare = saved.removeprefix(prefix)
-                candidates += [saved, bare] if bare != saved else [saved, prefix + saved]
-        found[names[0]] = {"shape": list(state[names[0]].shape), "names": list(dict.fromkeys(candidates))}
-    return found
-
-
-def canonical_names(model: nn.Module) -> dict[str, str]:
-    """For every name in the state dict, the first name of its tied group."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}

@@ -1,4 +1,4 @@
-"""Tracing a half once per model: torch.export through transformers' exporters, then a few chosen passes."""
+"""Tracing a half once per model, on one of the routes, then a few chosen passes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onnxscript import rewriter
 from onnxscript.optimizer import _constant_folding as folding
 from torch import nn
 from torch.export import Dim
-from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 from stages.anatomy.find import Anatomy
 from stages.anatomy.halves import Backbone, Lens
 from stages.command import Refusal
-from stages.graph.limits import IR_VERSION, OPSET
+from stages.graph.limits import IR_VERSION
+from stages.graph.routes import ROUTES
 
 NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "transformers", "torch.fx")
 
@@ -40,40 +40,46 @@ def quiet() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _export(module: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict]) -> ir.Model:
-    config = OnnxConfig(dynamic=True, dynamic_shapes=axes, opset_version=OPSET, optimize=False)
-    kind = module.base.config.model_type
+def _export(
+    module: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict], output: str, route: str
+) -> ir.Model:
     try:
-        with quiet():
-            program = OnnxExporter().export(module.eval(), inputs, config).program
-    except Exception as error:  # torch.export and the converter raise whatever the model's code meets
-        reason = " ".join(str(error).split())[:300]
-        raise Refusal(f"{kind} could not be traced ({type(error).__name__}: {reason})") from None
-    return program
+        with quiet(), torch.no_grad():
+            return ROUTES[route](module.eval(), inputs, axes, output)
+    except Exception as error:  # torch.export and the converters raise whatever the model's code meets
+        raise Refusal(f"could not be traced ({type(error).__name__}: {_cause(error)})") from None
 
 
-def trace_backbone(model: nn.Module, anatomy: Anatomy) -> ir.Model:
+def _cause(error: BaseException) -> str:
+    """The first cause of a chain of errors, in a line; the outer ones tell where in the exporter it came to light."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0][:200]
+
+
+def trace_backbone(model: nn.Module, anatomy: Anatomy, route: str) -> ir.Model:
     """The graph `input_ids, attention_mask` [B,T] → `hidden_states` [L+1,B,T,H]; parameters have no values.
 
     Raises:
-        Refusal: the model's code can't be traced.
+        Refusal: the model's code can't be traced in this way.
     """
     # Two rows and several tokens: an axis of length 1 would be taken for a constant.
     ids = torch.ones((2, 7), dtype=torch.long)
     axes = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("input_ids", "attention_mask")}
-    graph = _export(Backbone(model, anatomy), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, axes)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    graph = _export(Backbone(model, anatomy), inputs, axes, "hidden_states", route)
     return _simplify(_named_axes(graph, ("batch", "tokens")), model)
 
 
-def trace_lens(model: nn.Module, anatomy: Anatomy) -> ir.Model:
+def trace_lens(model: nn.Module, anatomy: Anatomy, route: str) -> ir.Model:
     """The graph `hidden` [N,H] → `logits` [N,V]; parameters have no values.
 
     Raises:
-        Refusal: the model's code can't be traced.
+        Refusal: the model's code can't be traced in this way.
     """
-    graph = _export(
-        Lens(model, anatomy), {"hidden": torch.zeros((6, anatomy.hidden_size))}, {"hidden": {0: Dim.DYNAMIC}}
-    )
+    inputs = {"hidden": torch.zeros((6, anatomy.hidden_size))}
+    graph = _export(Lens(model, anatomy), inputs, {"hidden": {0: Dim.DYNAMIC}}, "logits", route)
     return _simplify(_named_axes(graph, ("rows",)), model)
 
 

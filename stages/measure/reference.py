@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from stages.anatomy.model import canonical_names
+from stages.anatomy.stored import canonical_names
 from stages.command import Refusal
 
 

@@ -10,15 +10,14 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from stages.anatomy.find import find
-from stages.anatomy.model import build
+from stages.anatomy.find import Anatomy
 from stages.command import Refusal
 from stages.files import checkpoint_folder, graph_folder, pair_folder, read_json, sha256_file
 from stages.graph.limits import HALVES
-from stages.measure import pair
+from stages.measure import pair, proof
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.reference import float32_values, load_reference
-from stages.sources.code import check_code, traced_config
+from stages.sources.code import check_code
 from stages.sources.record import open_checkpoint
 from stages.tokens.reading import differences, encode, load_tokenizer, read_prompts, reading, token_text
 
@@ -83,8 +82,8 @@ def measure(model: str, step: str, plan: dict) -> dict:
     code = check_code(plan, checkpoint.folder)
     network = load_reference(checkpoint.folder, checkpoint.is_pickled, code is not None)
     values = float32_values(network)
-    reference = pair.Reference(network, find(build(traced_config(plan), code)))
-    positions = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    reference = pair.Reference(network, Anatomy.from_json(facts))
+    positions = proof.positions(network.config)
     ids, tokenizer = texts(model, step, plan, facts["vocab_size"], positions)
 
     compared, different = pair.wrong_weights(pair_folder(model, step), graphs, values)

@@ -29,10 +29,17 @@ stages:
       - stages/backbone.py
       - stages/anatomy
       - stages/graph/limits.py
+      - stages/graph/routes.py
+      - stages/graph/session.py
       - stages/graph/split.py
       - stages/graph/trace.py
+      - stages/measure/compare.py
+      - stages/measure/ladder.py
+      - stages/measure/pair.py
+      - stages/measure/proof.py
     params:
       - models/${model}/params.json:
+          - blocks
           - code
           - config
     outs:
@@ -45,10 +52,17 @@ stages:
       - stages/lens.py
       - stages/anatomy
       - stages/graph/limits.py
+      - stages/graph/routes.py
+      - stages/graph/session.py
       - stages/graph/split.py
       - stages/graph/trace.py
+      - stages/measure/compare.py
+      - stages/measure/ladder.py
+      - stages/measure/pair.py
+      - stages/measure/proof.py
     params:
       - models/${model}/params.json:
+          - blocks
           - code
           - config
     outs:

@@ -36,6 +36,7 @@ def wanted(params: Params, name: str) -> dict[str, Any]:
         "axis": model.axis,
         "tokenizer": model.tokenizer,
         "allow_duplicates": model.allow_duplicates,
+        "blocks": model.blocks,
         "probe": model.probe or DEFAULT_PROBE,
         "licence": model.licence,
         "prompts": model.prompts or params.prompts,

@@ -148,6 +148,8 @@ class Model(_Strict):
     tokenizer: str | None = None
     # Ship steps that hold the same weights as another, marked as such.
     allow_duplicates: bool = False
+    # The list that holds the blocks, such as model.decoder.layers, where it is not found.
+    blocks: str | None = None
     probe: str | None = None
     licence: str | None = None
     prompts: str | None = None

@@ -11,6 +11,7 @@ import numpy as np
 from stages.command import Refusal
 from stages.files import canonical, checkpoint_folder, plan_file, read_json
 from stages.sources.kinds import open_source
+from stages.sources.pieces import assemble
 from stages.sources.weights import (
     PICKLED,
     Entry,
@@ -23,34 +24,49 @@ from stages.sources.weights import (
 )
 
 
-def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str], list[str]]:
-    """Which stored tensor fills which parameter.
+def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str | list[dict]], list[str]]:
+    """Which stored tensor, or which pieces of several, fill which parameter.
 
     Args:
-        parameters: by name, `{"shape", "names"}`: what the architecture has, and the names files use for it.
+        parameters: by name, `{"shape", "names", "pieces"}`: what the architecture has, and how files hold it.
         tensors: what the checkpoint has.
 
     Returns:
-        The stored name by parameter, and the stored names that fill none.
+        By parameter the stored name, or the pieces as `{"name", "sizes", "from", "to"}`; and the stored names that
+        fill none.
 
     Raises:
         Refusal: tensors that are missing or of another shape, all at once.
     """
-    chosen, absent, wrong, used = {}, [], [], set()
+    chosen: dict[str, str | list[dict]] = {}
+    absent, wrong, used = [], [], set()
     for name, parameter in parameters.items():
         found = [candidate for candidate in parameter["names"] if candidate in tensors]
-        if not found:
-            absent.append(name)
-            continue
-        used |= set(found)
-        chosen[name] = found[0]
-        shapes = [(stored, list(tensors[stored].shape)) for stored in found]
-        wrong += [f"{n} {s} (expected {parameter['shape']})" for n, s in shapes if s != parameter["shape"]]
+        if found:
+            chosen[name] = found[0]
+            wanted = [(stored, parameter["shape"]) for stored in found]
+        else:
+            parts = [_present(piece, tensors) for piece in parameter["pieces"]]
+            absent += [part["names"][0] for part in parts if part["name"] is None] if parts else [name]
+            chosen[name] = [{key: part[key] for key in ("name", "sizes", "from", "to")} for part in parts]
+            wanted = [(part["name"], part["shape"]) for part in parts if part["name"]]
+        used |= {stored for stored, _ in wanted}
+        shapes = [(stored, list(tensors[stored].shape), shape) for stored, shape in wanted]
+        wrong += [f"{stored} {found} (expected {shape})" for stored, found, shape in shapes if found != shape]
     problems = [f"{len(absent)} missing: {listed(absent)}"] if absent else []
     problems += [f"{len(wrong)} of another shape: {listed(wrong)}"] if wrong else []
     if problems:
         raise Refusal(f"the weights don't fit the config; of {len(parameters)} tensors " + "; ".join(problems))
     return chosen, sorted(set(tensors) - used)
+
+
+def _present(piece: dict, tensors: dict[str, Entry]) -> dict:
+    return piece | {"name": next((name for name in piece["names"] if name in tensors), None)}
+
+
+def stored_names(chosen: str | list[dict]) -> list[str]:
+    """The tensors of a file that fill a parameter."""
+    return [chosen] if isinstance(chosen, str) else list(dict.fromkeys(piece["name"] for piece in chosen))
 
 
 def examine(tensors: dict[str, Entry], kept: set[str]) -> dict[str, dict]:
@@ -125,16 +141,22 @@ class Checkpoint:
         return any(file["name"].endswith(PICKLED[2]) for file in self.record["files"])
 
     def fact(self, parameter: str) -> dict:
-        """What the record says of the tensor that fills a parameter."""
-        return self.record["tensors"][self.record["parameters"][parameter]]
+        """`max_abs` of a parameter, from the record."""
+        names = stored_names(self.record["parameters"][parameter])
+        return {"max_abs": max(self.record["tensors"][name]["max_abs"] for name in names)}
 
     def read(self, parameter: str) -> np.ndarray:
-        """The tensor that fills a parameter, as it is stored.
+        """A parameter, as it is stored; put together if it is stored in pieces.
 
         Raises:
             Refusal: its bytes are not those that the record names.
         """
-        stored = self.record["parameters"][parameter]
+        chosen = self.record["parameters"][parameter]
+        if isinstance(chosen, str):
+            return self._read(chosen)
+        return assemble(self.record["shapes"][parameter], chosen, self._read)
+
+    def _read(self, stored: str) -> np.ndarray:
         array = read(self._tensors[stored])
         if tensor_digest(array) != self.record["tensors"][stored]["sha256"]:
             raise Refusal(f"{stored} in {self.folder} is not what was fetched: run `make plan`, then `make repro`")
@@ -156,11 +178,9 @@ def open_checkpoint(model: str, step: str) -> Checkpoint:
     source = open_source(read_json(plan_file(model)))
     folder = source.at_hand(step) or source.bring(step)
     tensors = open_weights(folder, source.allow_pickle)
-    gone = [name for name in record["parameters"].values() if name not in tensors]
-    gone += [
-        name
-        for name in record["parameters"].values()
-        if name in tensors and list(tensors[name].shape) != record["tensors"][name]["shape"]
+    needed = [name for chosen in record["parameters"].values() for name in stored_names(chosen)]
+    gone = [
+        name for name in needed if name not in tensors or list(tensors[name].shape) != record["tensors"][name]["shape"]
     ]
     if gone:
         raise Refusal(f"{folder} no longer holds {listed(gone)} as fetched: run `make plan`, then `make repro`")

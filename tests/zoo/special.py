@@ -1,0 +1,74 @@
+"""What a few types need beyond the common sizes: other arguments of their config class."""
+
+_ALL_HEADS = {"num_key_value_heads": 4}
+_DBRX_ROPE = {"rope_theta": 10000.0}
+
+SPECIAL: dict[str, dict] = {
+    "cohere_compass_text": {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta}
+            for kind, theta in (("full_attention", 1e6), ("sliding_attention", 1e4))
+        },
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0} | _DBRX_ROPE,
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dory": {
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp", "sliding_attention", "mlp"],
+        "n_input_layers": 2,
+        "n_recurrent_layers": 2,
+        "n_output_layers": 2,
+    },
+    "dots3_note": _ALL_HEADS,
+    "dots3_note_text": _ALL_HEADS,
+    "dots1": {"n_routed_experts": 4},
+    # Two layers of each sort, of which the last two take keys and values of the first two.
+    "gemma3n_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "intermediate_size": [128] * 4,
+        "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0],
+        "num_kv_shared_layers": 2,
+    },
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+        "ngram_vocab_size_base": 64,
+        "split_ngram_parts": 4,
+    },
+    "reformer": {"is_decoder": True, "axial_pos_shape": [16, 16], "axial_pos_embds_dim": [32, 32]},
+    "roc_bert": {"pronunciation_vocab_size": 32, "shape_vocab_size": 32},
+    "xlm": {"emb_dim": 64},
+    "xmod": {"default_language": "en_XX"},
+    # The layers that share weights: two of them, so that they do.
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "num_key_value_heads": 4,
+        "n_mamba_heads": 2,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "num_key_value_heads": 4,
+        "mamba_headdim": 16,
+        "adapter_rank": 8,
+        "hybrid_layer_ids": [1, 3],
+    },
+    "zaya": {"num_experts_per_tok": 1},
+}
