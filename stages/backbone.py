@@ -42,7 +42,7 @@ def main(model: str) -> None:
                 | {
                     "description": anatomy.describe(),
                     "vocab_size": text.vocab_size,
-                    "tied": bool(text.tie_word_embeddings),
+                    "tied": bool(getattr(text, "tie_word_embeddings", False)),
                     "route": kept.route,
                 }
             )

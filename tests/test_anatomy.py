@@ -38,7 +38,7 @@ def test_a_model_without_weights_takes_no_memory():
     network = build(config("llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=12))
     assert sum(parameter.nbytes for parameter in network.parameters()) > 2.5e9
     find(network)
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 0.3e9
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 0.6e9
 
 
 @torch.no_grad()

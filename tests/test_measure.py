@@ -59,7 +59,7 @@ def report():
         "identity_rel": 0.0,
         "fp32_own_rounding": None,
         "layers": [layer, {**layer, "layer": 1}],
-        "shapes": [{"batch": 2, "tokens": 9, "padding": "left", "fp32_rel": 1e-7, "f16_rel": 1e-3}],
+        "shapes": [{"batch": 2, "tokens": 9, "padding": "left", "fp32_rel": 1e-7, "stored_rel": 1e-7}],
         "f16": {"top1": 1.0},
         "weights": {"compared": 3, "different": []},
     }
@@ -135,7 +135,10 @@ def test_the_other_gates_fail_too():
         (lambda r: r.update(identity_rel=0.1), "lens(hidden[L])"),
         (lambda r: r["f16"].update(top1=0.999), "99.9000%"),
         (lambda r: r["shapes"][0].update(fp32_rel=1.0), "fp32 at (2, 9) left padding"),
-        (lambda r: r["shapes"][0].update(f16_rel=float("nan")), "f16 at (2, 9) left padding"),
+        (
+            lambda r: r["shapes"][0].update(stored_rel=float("nan")),
+            "f16 against its own weights at (2, 9) left padding",
+        ),
         (lambda r: r["weights"].update(different=["lens: w"]), "lens: w"),
     ):
         changed = copy.deepcopy(report())

@@ -83,7 +83,7 @@ def lose_the_mask(folder):
         (nudge("backbone", "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"), "1 stored weights are not the cast"),
         (nudge("lens", "lm_head.weight"), "1 stored weights are not the cast"),
         (nudge("lens", "gpt_neox.final_layer_norm.bias"), "1 stored weights are not the cast"),
-        (lose_the_mask, "f16 at (2, 9) left padding"),
+        (lose_the_mask, "f16 against its own weights at (2, 9) left padding"),
     ],
 )
 def test_a_wrong_pair_does_not_pass(run, damage, words):

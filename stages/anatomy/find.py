@@ -22,11 +22,11 @@ MOST = 0.8
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a block and the tensor that it returned first."""
+    """One call of a block: the shape of what it returned first, and how many values it returned in a tuple."""
 
     name: str
     shape: tuple[int, ...]
-    is_tuple: bool
+    tuple_size: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Anatomy:
     Attributes:
         path: the list that holds the blocks, such as `model.layers`.
         calls: the names of the blocks in call order; each call is a layer.
-        is_tuple: whether a block returns its stream as the first of a tuple.
+        tuple_size: how many values a block returns, its stream first; 0 if it returns the stream alone.
         shape: a stream as a block returns it, with "B" and "T" for its batch and its tokens: `("B", "T", 64)`, and
             for several streams side by side `("B", "T", 4, 64)` or `(4, "B", "T", 64)`.
         after: the leaf modules that run after the last block, as `norm: LlamaRMSNorm`.
@@ -44,7 +44,7 @@ class Anatomy:
 
     path: str
     calls: tuple[str, ...]
-    is_tuple: bool
+    tuple_size: int
     shape: tuple[int | str, ...]
     after: tuple[str, ...]
 
@@ -66,7 +66,7 @@ class Anatomy:
     def from_json(cls, value: dict) -> Anatomy:
         """What `as_json` wrote."""
         lists = {name: tuple(value[name]) for name in ("calls", "shape", "after")}
-        return cls(path=value["path"], is_tuple=value["is_tuple"], **lists)
+        return cls(path=value["path"], tuple_size=value["tuple_size"], **lists)
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The blocks of a model of this anatomy, in call order."""
@@ -87,7 +87,7 @@ class Anatomy:
 
 def first_tensor(value: Any) -> Any:
     """The hidden state in what a block returns: itself, or the first of a tuple."""
-    return value[0] if isinstance(value, tuple) and value else value
+    return value[0] if isinstance(value, tuple | list) and value else value
 
 
 @contextmanager
@@ -134,7 +134,9 @@ def _candidates(model: PreTrainedModel, seen: list[tuple[str, nn.Module, Any]]) 
         parent, _, index = name.rpartition(".")
         value = first_tensor(output)
         if parent in lists and index.isdigit() and isinstance(value, torch.Tensor):
-            calls.setdefault(parent, []).append(Call(name, tuple(value.shape), isinstance(output, tuple)))
+            calls.setdefault(parent, []).append(
+                Call(name, tuple(value.shape), len(output) if isinstance(output, tuple | list) else 0)
+            )
     return {
         path: found
         for path, found in calls.items()
@@ -182,4 +184,4 @@ def find(model: PreTrainedModel, path: str | None = None) -> Anatomy:
         for name, module, _ in seen[last + 1 :]
         if not list(module.children())
     )
-    return Anatomy(path, tuple(c.name for c in calls), calls[0].is_tuple, _stream_shape(calls[0].shape), after)
+    return Anatomy(path, tuple(c.name for c in calls), calls[0].tuple_size, _stream_shape(calls[0].shape), after)

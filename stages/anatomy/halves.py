@@ -75,7 +75,8 @@ class Lens(nn.Module):
     def continued(self, hidden: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """The logits [B,T,V] of the model on some inputs if every block returns `hidden` [B,T,H]."""
         stream = self.anatomy.unflat(hidden)
-        with self._stubbed((stream,) if self.anatomy.is_tuple else stream):
+        others = (None,) * (self.anatomy.tuple_size - 1)
+        with self._stubbed((stream, *others) if self.anatomy.tuple_size else stream):
             return self.base(**inputs, use_cache=False).logits
 
     @contextmanager

@@ -6,9 +6,9 @@ import json
 import math
 import tempfile
 import warnings
+from mmap import MAP_PRIVATE, mmap
 from pathlib import Path
 
-import numpy as np
 import torch
 import transformers
 from accelerate import init_empty_weights
@@ -93,9 +93,15 @@ def _allocate(model: nn.Module) -> None:
             if parameter is None or parameter.device.type != "meta":
                 continue
             if id(parameter) not in made:
-                zeros = torch.from_numpy(np.zeros(parameter.shape, np.float32)).to(parameter.dtype)
-                made[id(parameter)] = nn.Parameter(zeros, requires_grad=False)
+                made[id(parameter)] = nn.Parameter(_zeros(parameter.shape, parameter.dtype), requires_grad=False)
             module._parameters[name] = made[id(parameter)]
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """From the system itself: an allocator may hand out pages that were used before, and must write zeros there."""
+    size = shape.numel() * dtype.itemsize
+    pages = torch.frombuffer(mmap(-1, max(1, size), flags=MAP_PRIVATE), dtype=torch.uint8)
+    return pages[:size].view(dtype).view(shape)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from stages.command import Refusal
 from stages.files import read_json
 from stages.graph.limits import MESSAGE_LIMIT
+from stages.graph.nodes import all_nodes
 
 # The largest finite float16 is 65504; from 65520 on a value rounds to infinity.
 F16_OVERFLOW = 65520.0
@@ -116,13 +117,14 @@ def _cast(graph: ModelProto, half: set[str]) -> set[str]:
     The names of such tables are returned.
     """
     users: dict[str, list[NodeProto]] = {name: [] for name in half}
-    for node in graph.graph.node:
+    top = {id(node) for node in graph.graph.node}
+    for node in all_nodes(graph.graph):
         for name in node.input:
             if name in half:
                 users[name].append(node)
     before, after, looked_up = [], {}, set()
     for name in sorted(half):
-        if all(node.op_type == "Gather" and node.input[0] == name for node in users[name]):
+        if all(node.op_type == "Gather" and node.input[0] == name and id(node) in top for node in users[name]):
             looked_up.add(name)
             for node in users[name]:
                 result = node.output[0]

@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
@@ -80,6 +81,8 @@ def torchscript(module: nn.Module, inputs: Inputs, axes: Axes, output: str) -> i
     graph = ir.from_proto(onnx.load_from_string(file.getvalue()))
     for value in [value for value in graph.graph.inputs if value.name not in inputs]:
         graph.graph.inputs.remove(value)
+        # An initializer must have a value; one number stands for all, until the weights are taken out.
+        value.const_value = ir.Tensor(np.broadcast_to(np.zeros(1, value.dtype.numpy()), value.shape.numpy()))
         graph.graph.register_initializer(value)
     return graph
 

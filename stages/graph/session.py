@@ -44,6 +44,6 @@ def open_f32(folder: Path, values: dict[str, np.ndarray]) -> ort.InferenceSessio
     for name, slot in read_json(folder / "weights.json")["weights"].items():
         value = values[slot["parameter"]]
         names.append(name)
-        arrays.append(ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value.T if slot["transpose"] else value)))
+        arrays.append(ort.OrtValue.ortvalue_from_numpy(np.asarray(value.T if slot["transpose"] else value, order="C")))
     options.add_external_initializers(names, arrays)
     return ort.InferenceSession(str(folder / "graph.onnx"), options, providers=PROVIDERS)

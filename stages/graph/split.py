@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
 from stages.command import Refusal
+from stages.graph.nodes import all_nodes
 from stages.graph.trace import quiet
 
 PREFIX = "base."
@@ -73,7 +74,7 @@ def _is_output(graph: ir.Model, node: ir.Node) -> bool:
 def _rename(proto: ModelProto, names: dict[str, str]) -> None:
     for tensor in proto.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
-    for node in proto.graph.node:
+    for node in all_nodes(proto.graph):
         for index, name in enumerate(node.input):
             node.input[index] = names.get(name, name)
 

@@ -19,7 +19,9 @@ from torch.export import Dim
 from stages.anatomy.find import Anatomy
 from stages.anatomy.halves import Backbone, Lens
 from stages.command import Refusal
+from stages.graph import lengths
 from stages.graph.limits import IR_VERSION
+from stages.graph.patches import patched
 from stages.graph.routes import ROUTES
 
 NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "transformers", "torch.fx")
@@ -32,7 +34,11 @@ def quiet() -> Iterator[None]:
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -44,7 +50,7 @@ def _export(
     module: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict], output: str, route: str
 ) -> ir.Model:
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), patched(), torch.no_grad():
             return ROUTES[route](module.eval(), inputs, axes, output)
     except Exception as error:  # torch.export and the converters raise whatever the model's code meets
         raise Refusal(f"could not be traced ({type(error).__name__}: {_cause(error)})") from None
@@ -64,8 +70,7 @@ def trace_backbone(model: nn.Module, anatomy: Anatomy, route: str) -> ir.Model:
     Raises:
         Refusal: the model's code can't be traced in this way.
     """
-    # Two rows and several tokens: an axis of length 1 would be taken for a constant.
-    ids = torch.ones((2, 7), dtype=torch.long)
+    ids = torch.ones((2, lengths.traced(model.config)), dtype=torch.long)
     axes = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("input_ids", "attention_mask")}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     graph = _export(Backbone(model, anatomy), inputs, axes, "hidden_states", route)

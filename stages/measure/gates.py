@@ -11,7 +11,8 @@ ROUNDINGS = 2
 def beyond_fp32(report: dict, gates: dict) -> bool:
     """Whether any float32 comparison of a report is above its gate, rounding aside."""
     values = [row[key] for row in report["layers"] for key in ("fp32_hidden_rel", "fp32_logits_rel")]
-    return any(_above(value, gates["fp32_rel"]) for value in [*values, *(row["fp32_rel"] for row in report["shapes"])])
+    values += [row[key] for row in report["shapes"] for key in ("fp32_rel", "stored_rel")]
+    return any(_above(value, gates["fp32_rel"]) for value in values)
 
 
 def _above(value: float, limit: float) -> bool:
@@ -39,8 +40,9 @@ def failures(report: dict, gates: dict) -> list[str]:
         at_most(f"{name} stream, layer {layer['layer']}: rel", layer[f"{name}_hidden_rel"], gate)
         layer = max(report["layers"], key=lambda row: _order(row[f"{name}_logits_rel"]))
         at_most(f"{name} logits, layer {layer['layer']}: rel", layer[f"{name}_logits_rel"], gate)
-        for shape in report["shapes"]:
-            at_most(f"{name} at {describe(shape)}: rel", shape[f"{name}_rel"], gate)
+    for shape in report["shapes"]:
+        at_most(f"fp32 at {describe(shape)}: rel", shape["fp32_rel"], "fp32_rel")
+        at_most(f"f16 against its own weights at {describe(shape)}: rel", shape["stored_rel"], "fp32_rel")
     layer = max(report["layers"], key=lambda row: _order(row["f16_kl_max"]))
     at_most(f"KL of a cell, layer {layer['layer']}:", layer["f16_kl_max"], "f16_kl")
     top1 = report["f16"]["top1"]

@@ -185,25 +185,32 @@ def batches(vocabulary: int, positions: int | None) -> Iterator[tuple[dict, torc
         yield {"batch": batch, "tokens": length, "padding": side}, ids, mask
 
 
-def compare_shapes(reference: Reference, fp32: Pair, f16: Pair, vocabulary: int, positions: int | None) -> list[dict]:
-    """Streams at every layer and logits of the last, at live positions; padded ones must be finite."""
+def compare_shapes(reference: Reference, pair: Pair, vocabulary: int, positions: int | None) -> list[dict]:
+    """Streams at every layer and logits of the last, at live positions; padded ones must be finite.
+
+    Returns:
+        A row for each shape: `{"batch", "tokens", "padding", "rel"}`.
+    """
     rows = []
     for shape, ids, mask in batches(vocabulary, positions):
         live = mask.bool()
         hidden, own = reference.run(ids, mask)
-        found = {}
-        for name, pair in (("fp32", fp32), ("f16", f16)):
-            other = pair.hidden(ids, mask)
-            worst = max(relative(hidden[layer][live], other[layer][live]) for layer in range(len(hidden)))
-            logits = relative(own[live], pair.logits(other[-1][live]))
-            finite = bool(torch.isfinite(other).all())
-            found[f"{name}_rel"] = max(worst, logits) if finite else float("inf")
-        rows.append(shape | found)
+        other = pair.hidden(ids, mask)
+        worst = max(relative(hidden[layer][live], other[layer][live]) for layer in range(len(hidden)))
+        logits = relative(own[live], pair.logits(other[-1][live]))
+        rows.append(shape | {"rel": max(worst, logits) if torch.isfinite(other).all() else float("inf")})
     return rows
 
 
-def wrong_weights(folder: Path, graphs: dict[str, Path], values: dict[str, np.ndarray]) -> tuple[int, list[str]]:
-    """Compare every stored weight, bit for bit, with the cast of the reference's.
+def use_stored(folder: Path, graphs: dict[str, Path], values: dict[str, np.ndarray]) -> tuple[int, list[str]]:
+    """Compare every stored weight, bit for bit, with the cast of the reference's, then put it in its place.
+
+    A weight of both halves is compared a second time with what the first one stored.
+
+    Args:
+        folder: the pair.
+        graphs: the halves it was made from.
+        values: the reference's own weights, which become those that are stored.
 
     Returns:
         How many were compared, and the names of those that differ.
@@ -215,11 +222,14 @@ def wrong_weights(folder: Path, graphs: dict[str, Path], values: dict[str, np.nd
         for name, slot in slots.items():
             array = numpy_helper.to_array(stored[name])
             value = values[slot["parameter"]]
+            placed = value.T if slot["transpose"] else value
             with np.errstate(over="ignore"):
-                expected = (value.T if slot["transpose"] else value).astype(array.dtype)
+                expected = placed.astype(array.dtype)
             compared += 1
             if array.shape != expected.shape or not np.array_equal(array, expected):
                 wrong.append(f"{half}: {name}")
+            else:
+                placed[...] = array
     return compared, wrong
 
 

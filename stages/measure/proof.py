@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from stages.anatomy.find import Anatomy
 from stages.anatomy.halves import Backbone, Lens
 from stages.command import Refusal
+from stages.graph import lengths
 from stages.graph.session import open_f32
 from stages.measure import pair
 from stages.measure.compare import relative
@@ -21,28 +22,6 @@ LIMIT = 1e-5
 # A formula that torch itself computes in another order, and what sets a stream apart from one that a token changed.
 IDENTITY, CAUSAL = 1e-5, 1e-3
 TOKENS = 12
-# Names of what a config says of how far attention looks, and the longest that is tried.
-WINDOWS = (
-    "sliding_window",
-    "sliding_window_size",
-    "attention_window_size",
-    "attention_chunk_size",
-    "local_attention",
-    "window_size",
-)
-LONGEST = 2048
-
-
-def window(config: PreTrainedConfig) -> int:
-    """The longest window or chunk of a model's attention, 0 if it has none."""
-    found = [getattr(config.get_text_config(), name, None) for name in WINDOWS]
-    return max((value for value in found if isinstance(value, int)), default=0)
-
-
-def positions(config: PreTrainedConfig) -> int | None:
-    """How many tokens a model can read; None where no number is named."""
-    names = ("max_position_embeddings", "n_positions", "max_seq_len")
-    return next((value for name in names if (value := getattr(config.get_text_config(), name, None))), None)
 
 
 def _inputs(model: PreTrainedModel, tokens: int = TOKENS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,15 +128,12 @@ class Proof:
             raise Refusal(f"differs from torch by rel {difference:.1e} {where} (allowed {allowed:.1e})")
 
     def shapes(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Shapes in words, ids and masks: one token and many, both paddings, longer than a window."""
-        vocabulary, limit = self.model.config.get_text_config().vocab_size, positions(self.model.config)
+        """Shapes in words, ids and masks: one token and many, both paddings, longer than any window or chunk."""
+        config = self.model.config
+        vocabulary, longest = config.get_text_config().vocab_size, lengths.beyond(config)
         shapes = [
             (f"({row['batch']}, {row['tokens']}){' padded ' + row['padding'] if row['padding'] else ''}", ids, mask)
-            for row, ids, mask in pair.batches(vocabulary, limit)
+            for row, ids, mask in pair.batches(vocabulary, lengths.positions(config))
         ]
-        longest = max(ids.shape[1] for _, ids, _ in shapes)
-        beyond = window(self.model.config) + 9
-        if longest < beyond <= min(LONGEST, limit or LONGEST):
-            ids = torch.randint(0, vocabulary, (1, beyond), generator=torch.Generator().manual_seed(pair.SEED))
-            shapes.append((f"(1, {beyond}), longer than its window", ids, torch.ones_like(ids)))
-        return shapes
+        ids = torch.randint(0, vocabulary, (1, longest), generator=torch.Generator().manual_seed(pair.SEED))
+        return [*shapes, (f"(1, {longest})", ids, torch.ones_like(ids))]

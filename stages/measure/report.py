@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from stages.anatomy.find import Anatomy
 from stages.command import Refusal
 from stages.files import checkpoint_folder, graph_folder, pair_folder, read_json, sha256_file
+from stages.graph import lengths
 from stages.graph.limits import HALVES
-from stages.measure import pair, proof
+from stages.measure import pair
 from stages.measure.gates import beyond_fp32, failures
 from stages.measure.reference import float32_values, load_reference
 from stages.sources.code import check_code
@@ -83,14 +84,20 @@ def measure(model: str, step: str, plan: dict) -> dict:
     network = load_reference(checkpoint.folder, checkpoint.is_pickled, code is not None)
     values = float32_values(network)
     reference = pair.Reference(network, Anatomy.from_json(facts))
-    positions = proof.positions(network.config)
+    positions = lengths.positions(network.config)
     ids, tokenizer = texts(model, step, plan, facts["vocab_size"], positions)
 
-    compared, different = pair.wrong_weights(pair_folder(model, step), graphs, values)
     fp32, f16 = pair.before_f16(graphs, values), pair.shipped(pair_folder(model, step))
     scores = pair.PromptScores(facts["num_layers"] + 1, plan["gates"]["near_tie"])
     last = {name: scores.add(reference, fp32, f16, row) for name, row in ids.items()}
-    shapes = pair.compare_shapes(reference, fp32, f16, facts["vocab_size"], positions)
+    sizes = (facts["vocab_size"], positions)
+    shapes = pair.compare_shapes(reference, fp32, *sizes)
+    # From here on the reference has the weights that are stored: what differs now is the graph, not the cast.
+    compared, different = pair.use_stored(pair_folder(model, step), graphs, values)
+    stored = pair.compare_shapes(reference, f16, *sizes)
+    shapes = [
+        row | {"fp32_rel": row["rel"], "stored_rel": other["rel"]} for row, other in zip(shapes, stored, strict=True)
+    ]
     probe = last.get("probe")
     report = {
         "schema": 1,

@@ -28,7 +28,10 @@ stages:
     deps:
       - stages/backbone.py
       - stages/anatomy
+      - stages/graph/lengths.py
       - stages/graph/limits.py
+      - stages/graph/nodes.py
+      - stages/graph/patches
       - stages/graph/routes.py
       - stages/graph/session.py
       - stages/graph/split.py
@@ -51,7 +54,10 @@ stages:
     deps:
       - stages/lens.py
       - stages/anatomy
+      - stages/graph/lengths.py
       - stages/graph/limits.py
+      - stages/graph/nodes.py
+      - stages/graph/patches
       - stages/graph/routes.py
       - stages/graph/session.py
       - stages/graph/split.py
@@ -99,6 +105,7 @@ stages:
         - stages/fp16.py
         - stages/graph/fill.py
         - stages/graph/limits.py
+        - stages/graph/nodes.py
         - data/checkpoints/${model}/step${item}
         - data/graphs/${model}
       outs:
@@ -112,6 +119,7 @@ stages:
       deps:
         - stages/fidelity.py
         - stages/anatomy
+        - stages/graph/lengths.py
         - stages/graph/session.py
         - stages/measure
         - stages/tokens
