@@ -12,6 +12,8 @@ WINDOWS = (
     "attention_chunk_size",
     "local_attention",
     "window_size",
+    "keep_window_size",
+    "index_topk",
 )
 CHUNKS = ("chunk_size", "mamba_chunk_size")
 # Gated delta rules work in pieces of 64 that no config names.

@@ -21,6 +21,7 @@ from stages.anatomy.halves import Backbone, Lens
 from stages.command import Refusal
 from stages.graph import lengths
 from stages.graph.limits import IR_VERSION
+from stages.graph.mend import clamp_topk
 from stages.graph.patches import patched
 from stages.graph.routes import ROUTES
 
@@ -133,6 +134,7 @@ def _simplify(graph: ir.Model, model: nn.Module) -> ir.Model:
     with quiet():
         for step in passes:
             step(graph)
+        clamp_topk(graph)
     graph.ir_version = IR_VERSION
     graph.producer_name = graph.producer_version = graph.doc_string = None
     graph.graph.name = "lensmill"

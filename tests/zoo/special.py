@@ -1,6 +1,8 @@
 """What a few types need beyond the common sizes: other arguments of their config class."""
 
 _ALL_HEADS = {"num_key_value_heads": 4}
+# A score is a sum over the heads of what is above zero: with few heads many are zero, and chance says which is best.
+_MANY_INDEX_HEADS = {"index_n_heads": 32}
 _DBRX_ROPE = {"rope_theta": 10000.0}
 
 SPECIAL: dict[str, dict] = {
@@ -15,6 +17,7 @@ SPECIAL: dict[str, dict] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0} | _DBRX_ROPE,
         "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
     },
+    **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"), _MANY_INDEX_HEADS),
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dory": {
         "num_hidden_layers": 6,
@@ -23,8 +26,10 @@ SPECIAL: dict[str, dict] = {
         "n_recurrent_layers": 2,
         "n_output_layers": 2,
     },
+    # As in its checkpoints, tokens are left out only beyond the longest text: a token that comes twice ties with itself.
+    "doge": {"keep_window_size": 256},
     "dots3_note": _ALL_HEADS,
-    "dots3_note_text": _ALL_HEADS,
+    "dots3_note_text": _ALL_HEADS | _MANY_INDEX_HEADS,
     "dots1": {"n_routed_experts": 4},
     # Two layers of each sort, of which the last two take keys and values of the first two.
     "gemma3n_text": {

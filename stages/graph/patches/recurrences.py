@@ -120,10 +120,11 @@ def linear_recurrence(
     def step(state: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         kept, given = now
         state = kept * state + given
-        return state, state.clone()
+        # Two outputs with one name are one too few for ONNX Runtime.
+        return state, state[:, None].clone()
 
     inputs = ((recurrent_gate * ~reset).transpose(0, 1), hidden_states.transpose(0, 1))
-    return _scan(step, torch.zeros_like(hidden_states[:, 0]), inputs).transpose(0, 1), None
+    return _scan(step, torch.zeros_like(hidden_states[:, 0]), inputs).squeeze(2).transpose(0, 1), None
 
 
 def matrix_memory(  # noqa: PLR0917
