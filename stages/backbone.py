@@ -26,10 +26,10 @@ def main(model: str) -> None:
     config, code = traced_config(plan), bring_code(plan)
     network = build(config, code)
     anatomy = find(network, plan["blocks"])
-    stored = parameters(network)
     say(f"backbone {model}: {anatomy.describe()}")
     weighty = build_random(config, code)
     prove_lens_formula(weighty, anatomy)
+    stored = parameters(network)
     kept = first_right(network, anatomy, trace_backbone, Proof(weighty, anatomy).backbone)
     text = network.config.get_text_config()
     with new_folder(graph_folder(model, "backbone")) as folder:

@@ -220,7 +220,10 @@ def hand_made(folder):
     graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     (folder / "graph.onnx").write_bytes(model.SerializeToString())
-    slots = {name: {"parameter": name, "shape": shape, "transpose": False} for name, shape in shapes.items()}
+    slots = {
+        name: {"parameter": name, "shape": shape, "transpose": False, "dtype": "float32"}
+        for name, shape in shapes.items()
+    }
     write_json(folder / "weights.json", {"weights": slots, "constants": []})
 
 

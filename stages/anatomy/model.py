@@ -116,10 +116,14 @@ def build_random(config: dict, code: Path | None = None) -> PreTrainedModel:
 
 @torch.no_grad()
 def perturb(model: PreTrainedModel, seed: int = SEED) -> PreTrainedModel:
-    """Move every weight at random: vectors by 0.2, matrices by as much as keeps a row's product near 1."""
+    """Move every weight at random: vectors by 0.2, matrices by as much as keeps a row's product near 1.
+
+    Buffers too, unless they hold a pattern: that belongs to a formula.
+    """
     generator = torch.Generator().manual_seed(seed)
     for tensor in model.state_dict(keep_vars=True).values():
-        if tensor.is_floating_point():
+        plain = isinstance(tensor, nn.Parameter) or bool((tensor == tensor.flatten()[:1]).all())
+        if tensor.is_floating_point() and plain:
             size = 0.2 if tensor.dim() < 2 else min(0.2, 0.7 / math.sqrt(tensor.shape[-1]))
             tensor.add_(size * torch.randn(tensor.shape, generator=generator))
     return model

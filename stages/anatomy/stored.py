@@ -70,8 +70,9 @@ def parameters(model: PreTrainedModel) -> dict[str, dict]:
     """What a checkpoint of this model must hold.
 
     Returns:
-        By the name of the parameter or saved buffer: `{"shape": [...], "names": [...], "pieces": [...]}`, the names
-        being those that files may use for it, the likeliest first; tied weights are one entry with the names of all.
+        By the name of the parameter or saved buffer: `{"shape", "whole", "names", "pieces"}`; `whole` if it is a table
+        of whole numbers; the names are those that files may use for it, the likeliest first; tied weights are one
+        entry with the names of all.
         Pieces are what files hold in its place if it is cut up or joined with others in them (experts, fused
         projections): `{"names", "shape", "sizes", "from", "to"}`, where the elements `from` of a tensor of that
         shape go `to` the parameter, both as an offset and strides over `sizes`, in elements.
@@ -102,6 +103,7 @@ def parameters(model: PreTrainedModel) -> dict[str, dict]:
         parts = [] if whole else [_named(piece, prefix) for piece in mine]
         found[names[0]] = {
             "shape": list(tensor.shape),
+            "whole": not tensor.is_floating_point(),
             "names": list(dict.fromkeys(candidates)),
             "pieces": parts,
         }

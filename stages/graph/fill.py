@@ -64,7 +64,7 @@ class Filled:
 
 
 def fill_f16(folder: Path, weights: Weights, target: Path) -> Filled:
-    """Write a traced half with a checkpoint's weights: matrices as float16 behind a Cast, vectors as float32.
+    """Write a traced half with a checkpoint's weights: matrices as float16 behind a Cast, the rest as is.
 
     Args:
         folder: graph.onnx and weights.json, as `split` makes them.
@@ -79,7 +79,7 @@ def fill_f16(folder: Path, weights: Weights, target: Path) -> Filled:
     filled, half = Filled(), set()
     for name, slot in slots.items():
         top = weights.fact(slot["parameter"])["max_abs"]
-        if len(slot["shape"]) < 2:
+        if len(slot["shape"]) < 2 or slot["dtype"] != "float32":
             continue
         if top >= F16_OVERFLOW:
             filled.overflow[name] = top
@@ -92,7 +92,10 @@ def fill_f16(folder: Path, weights: Weights, target: Path) -> Filled:
 
 
 def _account(filled: Filled, slots: dict[str, dict], looked_up: set[str]) -> None:
-    sizes = {name: (2 if name in looked_up else 4) * math.prod(slot["shape"]) for name, slot in slots.items()}
+    sizes = {
+        name: (2 if name in looked_up else np.dtype(slot["dtype"]).itemsize) * math.prod(slot["shape"])
+        for name, slot in slots.items()
+    }
     filled.largest = max(sizes.items(), key=lambda item: item[1])
     filled.bytes_after_cast = sum(sizes.values())
 
@@ -102,7 +105,7 @@ def _value(weights: Weights, slot: dict, as_half: bool, name: str, filled: Fille
     if slot["transpose"]:
         array = array.T
     if not as_half:
-        return np.ascontiguousarray(array, dtype=np.float32)
+        return np.ascontiguousarray(array, dtype=slot["dtype"])
     small = np.ascontiguousarray(array.astype(np.float16))
     lost = int(np.count_nonzero(array)) - int(np.count_nonzero(small))
     if lost:
@@ -177,9 +180,10 @@ def _write(
     graph.ClearField("graph")
     heads = {}
     for name, slot in sorted(slots.items()):
-        kind, width = (TensorProto.FLOAT16, 2) if name in half else (TensorProto.FLOAT, 4)
+        dtype = np.dtype("float16" if name in half else slot["dtype"])
+        kind = helper.np_dtype_to_tensor_dtype(dtype)
         tensor = TensorProto(name=name, data_type=kind, dims=slot["shape"]).SerializeToString(deterministic=True)
-        raw = width * math.prod(slot["shape"])
+        raw = dtype.itemsize * math.prod(slot["shape"])
         tensor += _field(RAW_DATA, raw)
         heads[name] = _field(INITIALIZER, len(tensor) + raw) + tensor, raw
     total = len(body) + sum(len(head) + raw for head, raw in heads.values())

@@ -15,7 +15,7 @@ WINDOWS = (
     "keep_window_size",
     "index_topk",
 )
-CHUNKS = ("chunk_size", "mamba_chunk_size")
+CHUNKS = ("chunk_size", "mamba_chunk_size", "compress_rates")
 # Gated delta rules work in pieces of 64 that no config names.
 CHUNK = 64
 # What is longer than this is not tried.
@@ -24,6 +24,7 @@ LONGEST = 2048
 
 def _largest(config: PreTrainedConfig, names: tuple[str, ...], least: int) -> int:
     found = [getattr(config.get_text_config(), name, None) for name in names]
+    found += [value for values in found if isinstance(values, dict) for value in values.values()]
     return max([least, *(value for value in found if isinstance(value, int))])
 
 

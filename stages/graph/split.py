@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper
 
 from stages.command import Refusal
 from stages.graph.nodes import all_nodes
@@ -21,8 +22,9 @@ def split(graph: ir.Model, canonical: dict[str, str]) -> tuple[bytes, dict]:
 
     Returns:
         The bytes of the graph, in which each weight is a reference to external data that does not exist, and
-        `{"weights": {initializer: {"parameter", "shape", "transpose"}}, "constants": [names]}`; `shape` is that
-        of the initializer, which holds the parameter transposed where `transpose` is true.
+        `{"weights": {initializer: {"parameter", "shape", "transpose", "dtype"}}, "constants": [names]}`; `shape` is
+        that of the initializer, which holds the parameter transposed where `transpose` is true; `dtype` is float32,
+        or that of a table of whole numbers.
 
     Raises:
         Refusal: a float initializer that is neither a parameter nor a constant.
@@ -34,7 +36,7 @@ def split(graph: ir.Model, canonical: dict[str, str]) -> tuple[bytes, dict]:
             continue
         transposed = _absorb_transpose(graph, value)
         shape = [int(d) for d in value.shape]
-        weights[name] = {"parameter": parameter, "shape": shape, "transpose": transposed}
+        weights[name] = {"parameter": parameter, "shape": shape, "transpose": transposed, "dtype": _dtype(value)}
     orphans = [n for n, v in graph.graph.initializers.items() if n not in weights and v.const_value is None]
     if orphans:
         raise Refusal(f"the graph has a weight that is no parameter of the model: {', '.join(sorted(orphans))}")
@@ -47,6 +49,10 @@ def split(graph: ir.Model, canonical: dict[str, str]) -> tuple[bytes, dict]:
     _refer(proto, described)
     constants = sorted(t.name for t in proto.graph.initializer if t.name not in described)
     return proto.SerializeToString(deterministic=True), {"weights": described, "constants": constants}
+
+
+def _dtype(value: ir.Value) -> str:
+    return str(value.dtype.numpy())
 
 
 def _absorb_transpose(graph: ir.Model, weight: ir.Value) -> bool:
@@ -80,11 +86,12 @@ def _rename(proto: ModelProto, names: dict[str, str]) -> None:
 
 
 def _refer(proto: ModelProto, weights: dict[str, dict]) -> None:
-    """Declare each weight: external, float32, to be filled in. Sorted, so that the same graph is the same bytes."""
+    """Declare each weight: external, to be filled in. Sorted, so that the same graph is the same bytes."""
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in weights]
     declared = []
     for name, weight in weights.items():
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight["shape"])
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(weight["dtype"]))
+        tensor = TensorProto(name=name, data_type=kind, dims=weight["shape"])
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="checkpoint")
         declared.append(tensor)

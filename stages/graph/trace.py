@@ -16,12 +16,12 @@ from onnxscript.optimizer import _constant_folding as folding
 from torch import nn
 from torch.export import Dim
 
-from stages.anatomy.find import Anatomy
+from stages.anatomy.find import BATCH, Anatomy
 from stages.anatomy.halves import Backbone, Lens
 from stages.command import Refusal
 from stages.graph import lengths
 from stages.graph.limits import IR_VERSION
-from stages.graph.mend import clamp_topk
+from stages.graph.mend import clamp_topk, name_inferred_axes
 from stages.graph.patches import patched
 from stages.graph.routes import ROUTES
 
@@ -71,7 +71,8 @@ def trace_backbone(model: nn.Module, anatomy: Anatomy, route: str) -> ir.Model:
     Raises:
         Refusal: the model's code can't be traced in this way.
     """
-    ids = torch.ones((2, lengths.traced(model.config)), dtype=torch.long)
+    # A batch of a size that models have none of: the tracer takes equal sizes for the same.
+    ids = torch.ones((BATCH, lengths.traced(model.config)), dtype=torch.long)
     axes = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("input_ids", "attention_mask")}
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     graph = _export(Backbone(model, anatomy), inputs, axes, "hidden_states", route)
@@ -135,6 +136,7 @@ def _simplify(graph: ir.Model, model: nn.Module) -> ir.Model:
         for step in passes:
             step(graph)
         clamp_topk(graph)
+        name_inferred_axes(graph)
     graph.ir_version = IR_VERSION
     graph.producer_name = graph.producer_version = graph.doc_string = None
     graph.graph.name = "lensmill"

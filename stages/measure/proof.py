@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -50,16 +52,26 @@ def prove_lens_formula(model: PreTrainedModel, anatomy: Anatomy) -> None:
     if not earlier <= CAUSAL:
         raise Refusal(f"{kind}: a token changes the streams before it (rel {earlier:.1e}): an encoder, no logit lens")
     for layer, stream in enumerate(hidden):
-        alone = lens(stream.flatten(0, 1))["logits"].unflatten(0, stream.shape[:2])
+        alone = _head(kind, lens, stream.flatten(0, 1))["logits"].unflatten(0, stream.shape[:2])
         if layer == len(hidden) - 1:
             _same(kind, f"lens(hidden[{layer}]) and the model's logits", relative(logits, alone))
-        within = lens.continued(stream, input_ids=ids, attention_mask=mask)
+        within = _head(kind, lens.continued, stream, input_ids=ids, attention_mask=mask)
         _same(kind, f"the lens of layer {layer} row by row and within a sequence", relative(within, alone))
+
+
+def _head(kind: str, run: Callable, *args: torch.Tensor, **inputs: torch.Tensor) -> Any:
+    try:
+        return run(*args, **inputs)
+    except Exception as error:  # the rest of any type's forward may want of its blocks what no stream holds
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise Refusal(f"{kind}: what follows its blocks does not run on a stream alone ({reason}): no lens") from None
 
 
 def _same(kind: str, what: str, difference: float) -> None:
     if not difference <= IDENTITY:
-        raise Refusal(f"{kind}: {what} differ by rel {difference:.1e}: its head reads more than one row of the stream")
+        raise Refusal(
+            f"{kind}: {what} differ by rel {difference:.1e}: its head reads more than one position of a stream"
+        )
 
 
 class Proof:

@@ -43,4 +43,4 @@ def load_reference(folder: Path, pickled: bool = False, remote_code: bool = Fals
 def float32_values(model: PreTrainedModel) -> dict[str, np.ndarray]:
     """The parameters and saved buffers by canonical name, as arrays that share memory with the model."""
     names = canonical_names(model)
-    return {names[name]: tensor.numpy() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    return {names[name]: tensor.numpy() for name, tensor in model.state_dict().items()}

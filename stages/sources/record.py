@@ -14,6 +14,7 @@ from stages.sources.kinds import open_source
 from stages.sources.pieces import assemble
 from stages.sources.weights import (
     PICKLED,
+    WHOLE,
     Entry,
     in_file_order,
     largest,
@@ -28,7 +29,8 @@ def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str | 
     """Which stored tensor, or which pieces of several, fill which parameter.
 
     Args:
-        parameters: by name, `{"shape", "names", "pieces"}`: what the architecture has, and how files hold it.
+        parameters: by name, `{"shape", "whole", "names", "pieces"}`: what the architecture has, and how files hold it;
+            `whole` where it is a table of whole numbers.
         tensors: what the checkpoint has.
 
     Returns:
@@ -36,10 +38,10 @@ def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str | 
         fill none.
 
     Raises:
-        Refusal: tensors that are missing or of another shape, all at once.
+        Refusal: tensors that are missing, of another shape or of another kind, all at once.
     """
     chosen: dict[str, str | list[dict]] = {}
-    absent, wrong, used = [], [], set()
+    absent, wrong, other, used = [], [], [], set()
     for name, parameter in parameters.items():
         found = [candidate for candidate in parameter["names"] if candidate in tensors]
         if found:
@@ -53,8 +55,11 @@ def match(parameters: dict, tensors: dict[str, Entry]) -> tuple[dict[str, str | 
         used |= {stored for stored, _ in wanted}
         shapes = [(stored, list(tensors[stored].shape), shape) for stored, shape in wanted]
         wrong += [f"{stored} {found} (expected {shape})" for stored, found, shape in shapes if found != shape]
+        kinds = [(stored, tensors[stored].dtype) for stored, _ in wanted]
+        other += [f"{stored} {dtype}" for stored, dtype in kinds if (dtype in WHOLE) != parameter["whole"]]
     problems = [f"{len(absent)} missing: {listed(absent)}"] if absent else []
     problems += [f"{len(wrong)} of another shape: {listed(wrong)}"] if wrong else []
+    problems += [f"{len(other)} of another kind of number: {listed(other)}"] if other else []
     if problems:
         raise Refusal(f"the weights don't fit the config; of {len(parameters)} tensors " + "; ".join(problems))
     return chosen, sorted(set(tensors) - used)

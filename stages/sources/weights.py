@@ -20,7 +20,10 @@ from stages.command import Refusal
 from stages.files import read_json
 from stages.sources.names import inside, is_name
 
-DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+# Tables, such as which experts read which token; a quantised weight has a narrower type.
+WHOLE = {"I64": np.int64, "I32": np.int32}
+DTYPES = FLOATS | WHOLE
 # One file or an index of shards, in the order in which transformers looks for them.
 SAFE = ("model.safetensors", "model.safetensors.index.json", ".safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", ".bin")
@@ -160,11 +163,11 @@ def read(entry: Entry) -> np.ndarray:
     """One tensor as it is stored; a copy of its own, so that memory holds one tensor and not the file.
 
     Raises:
-        Refusal: the dtype is not one of float64, float32, float16, bfloat16.
+        Refusal: the dtype is not one of float64, float32, float16, bfloat16, or int64 and int32 of tables.
     """
     if entry.dtype not in DTYPES:
         raise Refusal(
-            f"a tensor in {entry.file.name} is stored as {entry.dtype}: expected {', '.join(DTYPES)}; "
+            f"a tensor in {entry.file.name} is stored as {entry.dtype}: expected {', '.join(FLOATS)}; "
             "quantised weights must be dequantised first"
         )
     dtype = np.dtype(DTYPES[entry.dtype])

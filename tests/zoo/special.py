@@ -19,18 +19,22 @@ SPECIAL: dict[str, dict] = {
     },
     **dict.fromkeys(("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"), _MANY_INDEX_HEADS),
     "deepseek_v2": {"num_experts_per_tok": 2},
+    # The range is also what the rates of its residual interpolation are divided by: they must stay below 1.
     "dory": {
+        "initializer_range": 0.2,
         "num_hidden_layers": 6,
         "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp", "sliding_attention", "mlp"],
         "n_input_layers": 2,
         "n_recurrent_layers": 2,
         "n_output_layers": 2,
     },
-    # As in its checkpoints, tokens are left out only beyond the longest text: a token that comes twice ties with itself.
+    "deepseek_v4": _MANY_INDEX_HEADS
+    | {"compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16}},
+    # As in its checkpoints, tokens are left out only beyond the longest text: a token ties with itself.
     "doge": {"keep_window_size": 256},
     "dots3_note": _ALL_HEADS,
     "dots3_note_text": _ALL_HEADS | _MANY_INDEX_HEADS,
-    "dots1": {"n_routed_experts": 4},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2},
     # Two layers of each sort, of which the last two take keys and values of the first two.
     "gemma3n_text": {
         "num_hidden_layers": 4,
@@ -75,5 +79,7 @@ SPECIAL: dict[str, dict] = {
         "adapter_rank": 8,
         "hybrid_layer_ids": [1, 3],
     },
+    # Loading sets the row of a padding token to zero, whatever the file holds.
+    "youtu": {"pad_token_id": None},
     "zaya": {"num_experts_per_tok": 1},
 }

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from stages.graph.patches import experts, recurrences
+from stages.graph.patches import experts, recurrences, rotations
 
-PATCHES = [*recurrences.PATCHES, *experts.PATCHES]
+PATCHES = [*recurrences.PATCHES, *experts.PATCHES, *rotations.PATCHES]
 
 
 @contextmanager

@@ -158,6 +158,26 @@ def matrix_memory(  # noqa: PLR0917
     return _scan(step, first, inputs).movedim(0, 2), None
 
 
+def lightning_attention(
+    self: Any, hidden_states: Tensor, position_embeddings: Any, attention_mask: Tensor | None, *args: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """MiniMax's lightning attention S = exp(-s) S + k v, o = q S, [B,T,D] → [B,T,D] (Qin et al. 2024, equation 5)."""
+    joined = self.act_fn(self.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        joined = joined * attention_mask[..., None]
+    inputs = joined.unflatten(-1, (self.num_attention_heads, -1)).transpose(0, 1).split(self.head_dim, dim=-1)
+    kept = torch.exp(-self.slope_rate)
+
+    def step(state: Tensor, now: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        asked, known, given = now
+        state = kept * state + known[..., None] * given[..., None, :]
+        return state, (asked[..., None] * state).sum(-2)
+
+    first = joined.new_zeros(joined.shape[0], self.num_attention_heads, self.head_dim, self.head_dim)
+    found = _scan(step, first, tuple(inputs)).transpose(0, 1).flatten(2)
+    return self.out_proj(torch.sigmoid(self.output_gate(hidden_states)) * self.norm(found)), None
+
+
 _LOOP = "a Python loop over the tokens; can go when transformers writes it as a scan"
 _CHUNKS = "a Python loop over chunks of tokens; can go when transformers writes it as a scan"
 
@@ -185,5 +205,6 @@ PATCHES = [
     ),
     Patch("rwkv_linear_attention", ("rwkv.modeling_rwkv",), wkv, _LOOP),
     Patch("RecurrentGemmaRglru._rnn_scan", ("recurrent_gemma.modeling_recurrent_gemma",), linear_recurrence, _LOOP),
+    Patch("MiniMaxLightningAttention.forward", ("minimax.modeling_minimax",), lightning_attention, _CHUNKS),
     Patch("xLSTMBackend.forward", ("xlstm.modeling_xlstm",), matrix_memory, _CHUNKS),
 ]
