@@ -7,7 +7,7 @@ LIGHT := $(VENV)/.light
 FULL := $(VENV)/.full
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plan demo repro status push pull verify show plots test lint bench
+.PHONY: help setup plan demo repro status push pull verify show plots test lint bench zoo
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -64,3 +64,6 @@ lint: $(FULL) ## ruff: style and format
 
 bench: $(FULL) ## CPU seconds and memory of every phase, on SmolLM2-135M
 	@python -m tests.bench
+
+zoo: $(FULL) ## a tiny model of every causal type of transformers through the stages: docs/architectures.md (TYPES="gpt2 opt")
+	@python -m tests.zoo $(TYPES)
