@@ -15,8 +15,8 @@ from stages.sources.code import bring_code, traced_config
 
 def main(model: str) -> None:
     """Find, prove, trace, prove again, write."""
-    from stages.anatomy.find import find
-    from stages.anatomy.model import build, build_random
+    from stages.anatomy.find import check_fits, find
+    from stages.anatomy.model import build, build_random, senses
     from stages.anatomy.stored import parameters
     from stages.graph.trace import trace_backbone
     from stages.measure.ladder import first_right
@@ -27,6 +27,9 @@ def main(model: str) -> None:
     network = build(config, code)
     anatomy = find(network, plan["blocks"])
     say(f"backbone {model}: {anatomy.describe()}")
+    if others := senses(network.config):
+        say(f"backbone {model}: {network.config.model_type} also takes {' and '.join(others)}: its text part is traced")
+    check_fits(network, anatomy)
     weighty = build_random(config, code)
     prove_lens_formula(weighty, anatomy)
     stored = parameters(network)
@@ -43,10 +46,11 @@ def main(model: str) -> None:
                     "description": anatomy.describe(),
                     "vocab_size": text.vocab_size,
                     "tied": bool(getattr(text, "tie_word_embeddings", False)),
-                    "route": kept.route,
                 }
             )
         )
+    for route, reason in kept.refused.items():
+        say(f"backbone {model}: not traced by {route}: {reason}")
     say(
         f"backbone {model}: {len(kept.weights['weights'])} weights, {len(kept.graph) / 1e3:.0f} kB without them, "
         f"traced by {kept.route}, rel {kept.difference:.1e} against torch on random weights"

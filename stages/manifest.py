@@ -19,6 +19,7 @@ from stages.files import (
     read_json,
     write_json,
 )
+from stages.graph.limits import HALVES
 from stages.manifests.same_weights import copies, shared
 from stages.manifests.seal import seal
 from stages.manifests.step import described_source, file_entry, metrics_row, shipped_step
@@ -94,6 +95,7 @@ def main(model: str) -> None:
         "files": ["backbone.f16.onnx", "lens.f16.onnx"],
         **{key: facts[key] for key in ("hidden_size", "num_layers", "vocab_size", "tied")},
         "anatomy": facts["description"],
+        "routes": {half: read_json(graph_folder(model, half) / "weights.json")["route"] for half in HALVES},
         "axis": plan["axis"],
         "tokenizer": "tokenizer" if files else None,
         "tokenizer_files": files,

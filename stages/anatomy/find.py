@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from stages.command import Refusal
+from stages.graph.limits import MESSAGE_LIMIT
 
 # Two numbers that no width, head count or multiplicity is likely to have next to each other.
 BATCH, TOKENS = 3, 11
@@ -157,6 +158,22 @@ def _choose(model: PreTrainedModel, candidates: dict[str, list[Call]]) -> str:
             f"{kind}: two lists of blocks look alike ({', '.join(outer)}): name one as `blocks` in params.yaml"
         )
     return largest
+
+
+def check_fits(model: PreTrainedModel, anatomy: Anatomy) -> None:
+    """Refuse a backbone that one ONNX file can't hold, before it is given weights.
+
+    Raises:
+        Refusal: with the size that it would have as float16.
+    """
+    parts = [*anatomy.blocks(model), model.get_input_embeddings()]
+    weights = {id(weight): weight.numel() for part in parts for weight in part.parameters()}
+    size = 2 * sum(weights.values())
+    if size > MESSAGE_LIMIT:
+        raise Refusal(
+            f"{model.config.model_type}: the backbone has {size / 1e9:.1f} GB as float16, more than the 2.1 GB that "
+            "one ONNX file can hold: take a smaller model"
+        )
 
 
 def find(model: PreTrainedModel, path: str | None = None) -> Anatomy:

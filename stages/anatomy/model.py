@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from stages.command import Refusal
+from stages.sources.quantised import quantised
 
 SEED = 20
 
@@ -38,8 +39,8 @@ def configure(config: dict, code: Path | None = None) -> transformers.PreTrained
         return _configure_remote(config, code)
     if kind not in CONFIG_MAPPING:
         raise Refusal(f"model type {kind!r} is not one that {version} knows")
-    if "quantization_config" in config:
-        raise Refusal("config.json asks for quantised weights: dequantise the checkpoint first")
+    if reason := quantised(config):
+        raise Refusal(reason)
     try:
         # Through a file, as it came: transformers writes infinities in a way of its own.
         with tempfile.TemporaryDirectory() as folder:
@@ -48,9 +49,23 @@ def configure(config: dict, code: Path | None = None) -> transformers.PreTrained
     except Exception as error:  # the config class of any type may raise anything on a wrong value
         raise Refusal(f"config.json is not one of {kind}: {' '.join(str(error).split())}") from None
     if type(ready) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise Refusal(f"model type {kind!r} has no causal language model in {version}: no logit lens")
+        raise Refusal(f"model type {kind!r} has no causal language model in {version}: {_instead(ready)}")
     ready.use_cache = False
     return ready
+
+
+def senses(config: transformers.PreTrainedConfig) -> list[str]:
+    """What a model takes in besides text: `["images"]`, `["images", "sound"]`."""
+    named = " ".join(config.sub_configs)
+    words = {"images": ("vision", "image", "vit"), "sound": ("audio", "speech")}
+    return [sense for sense, names in words.items() if any(name in named for name in names)]
+
+
+def _instead(config: transformers.PreTrainedConfig) -> str:
+    """Why there is no lens, and what to do where a part of the model has one."""
+    if senses(config):
+        return f"it also takes {' and '.join(senses(config))}; save its language model as a checkpoint of its own"
+    return "no logit lens over a causal stream"
 
 
 def _configure_remote(config: dict, code: Path | None) -> transformers.PreTrainedConfig:

@@ -26,7 +26,7 @@ class Kept:
 
     Attributes:
         graph: the file without weights.
-        weights: which parameter fills which initializer.
+        weights: which parameter fills which initializer, and the route.
         route: the way it was traced.
         difference: the worst against torch, max|a-b| / max|a|, float32.
         refused: what was wrong with the routes before, by route.
@@ -63,6 +63,6 @@ def first_right(model: PreTrainedModel, anatomy: Anatomy, trace: Trace, prove: C
         except Refusal as refusal:
             refused[route] = str(refusal)
             continue
-        return Kept(graph, weights, route, difference, refused)
+        return Kept(graph, weights | {"route": route}, route, difference, refused)
     reasons = "; ".join(f"{route}: {reason}" for route, reason in refused.items())
     raise Refusal(f"{model.config.model_type}: no route gives a right graph ({reasons})")

@@ -50,7 +50,10 @@ def prove_lens_formula(model: PreTrainedModel, anatomy: Anatomy) -> None:
     other[:, -1] = (other[:, -1] + 1) % model.config.get_text_config().vocab_size
     earlier = relative(hidden[:, :, :-1], backbone.run(other, mask)[0][:, :, :-1])
     if not earlier <= CAUSAL:
-        raise Refusal(f"{kind}: a token changes the streams before it (rel {earlier:.1e}): an encoder, no logit lens")
+        raise Refusal(
+            f"{kind}: an encoder, in which a token changes the streams before it (rel {earlier:.1e}): no logit lens "
+            "over a causal stream"
+        )
     for layer, stream in enumerate(hidden):
         alone = _head(kind, lens, stream.flatten(0, 1))["logits"].unflatten(0, stream.shape[:2])
         if layer == len(hidden) - 1:

@@ -146,7 +146,7 @@ stages:
       - stages/tokens/reading.py
       - data/checkpoints/${model}
       - data/fidelity/${model}
-      - data/graphs/${model}/backbone/anatomy.json
+      - data/graphs/${model}
     params:
       - models/${model}/params.json:
           - allow_duplicates

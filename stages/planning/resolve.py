@@ -15,6 +15,7 @@ from stages.sources.demo import CONFIG
 from stages.sources.kinds import open_source
 from stages.sources.local import DEMO_RUN
 from stages.sources.pin import short
+from stages.sources.quantised import quantised
 from stages.sources.tokenizer import pin_tokenizer
 from stages.sources.weights import open_weights
 from stages.tokens.reading import read_prompts
@@ -219,8 +220,8 @@ class Resolved:
                 f"config.json asks for remote code ({', '.join(sorted(map(str, config['auto_map'].values())))}): set "
                 "trust_remote_code in its source: true runs it, false uses transformers' own class"
             )
-        if "quantization_config" in config:
-            self.problems.append("config.json asks for quantised weights: dequantise the checkpoints first")
+        if reason := quantised(config):
+            self.problems.append(reason)
 
     def _name_licence(self, steps: list[str]) -> None:
         """From params.yaml, else from the source's own card, which is read once for each pin of the last step."""

@@ -9,7 +9,7 @@ from typing import Any
 from stages.command import Refusal
 from stages.files import read_json
 from stages.sources.names import is_name
-from stages.sources.weights import choose
+from stages.sources.weights import adapter_alone, choose
 from stages.tokens.files import holds_vocabulary, tokenizer_names
 
 CONFIG_FILE = "config.json"
@@ -115,6 +115,8 @@ class Source:
         listing, prefix = self.listing(step), self.prefix(step)
         own = _beside(listing, prefix)
         where = f"{self.title}/{prefix}".rstrip("/")
+        if reason := adapter_alone(own, where):
+            raise Refusal(reason)
         if CONFIG_FILE not in own:
             raise Refusal(f"no {CONFIG_FILE} in {where}")
         names = [CONFIG_FILE, *choose(own, lambda name: self._index(step, prefix + name), where, self.allow_pickle)]

@@ -14,7 +14,7 @@ from stages.files import sha256_file
 from stages.sources.base import CONFIG_FILE, Source
 from stages.sources.names import inside
 from stages.sources.pin import Digests, content_digest, short
-from stages.sources.weights import weight_files
+from stages.sources.weights import adapter_alone, weight_files
 
 DEMO_STEPS = (0, 8, 16, 32, 64, 128, 256, 512)
 DEMO_RUN = Path("data/runs/demo")
@@ -173,6 +173,8 @@ class DemoRun(TrainerRun):
 
 def incomplete(folder: Path, allow_pickle: bool = False) -> str | None:
     """Why a checkpoint folder can't be used, or None: it must hold a config and all the weight files it names."""
+    if reason := adapter_alone([path.name for path in folder.glob("*")], str(folder)):
+        return reason
     if not (folder / CONFIG_FILE).exists():
         return f"no {CONFIG_FILE} in {folder}"
     try:

@@ -20,6 +20,7 @@ from stages.command import Refusal
 from stages.files import read_json
 from stages.sources.names import inside, is_name
 
+ADAPTER = "adapter_config.json"
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 # Tables, such as which experts read which token; a quantised weight has a narrower type.
 WHOLE = {"I64": np.int64, "I32": np.int32}
@@ -38,6 +39,13 @@ class Entry:
     shape: tuple[int, ...]
     start: int = 0
     tensor: Any = None
+
+
+def adapter_alone(names: Collection[str], where: str) -> str | None:
+    """What to say of a folder that holds an adapter and no model; None for any other."""
+    if ADAPTER not in names or any(name in names for kind in (SAFE, PICKLED) for name in kind[:2]):
+        return None
+    return f"{where} holds an adapter without its model: merge the two first, as with peft's merge_and_unload()"
 
 
 def choose(names: Collection[str], load: Callable[[str], Any], where: str, allow_pickle: bool = False) -> list[str]:
@@ -153,6 +161,7 @@ def open_pickle(path: Path) -> dict[str, Entry]:
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise Refusal(f"{path} is not read: expected tensors by name, and nothing else")
     kinds = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    kinds |= {torch.int64: "I64", torch.int32: "I32"}
     return {
         name: Entry(path, kinds.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor=tensor)
         for name, tensor in state.items()

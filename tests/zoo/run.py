@@ -17,7 +17,7 @@ import transformers
 
 from stages import backbone, fetch, fidelity, fp16, lens, manifest, plan, verify
 from stages.command import Failed, Refusal
-from stages.files import fidelity_file, graph_folder, manifest_file, read_json
+from stages.files import fidelity_file, manifest_file, read_json
 from tests.zoo.tiny import tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
@@ -113,15 +113,14 @@ def _stages(kind: str, root: Path) -> dict:
     report = read_json(fidelity_file(MODEL, "0"))
     shipped = read_json(manifest_file(MODEL))
     assert [row["step"] for row in shipped["steps"]] == [0], "a manifest without its step"
-    found = read_json(graph_folder(MODEL, "backbone") / "anatomy.json")
     return {
         "status": "pass",
-        "route": found["route"],
+        "route": shipped["routes"]["backbone"],
         "rel_fp32": _worst(report["fp32"]["hidden_rel"], *(row["fp32_rel"] for row in report["shapes"])),
         "rel_f16": _worst(report["f16"]["hidden_rel"]),
         "trace_s": round(traced, 1),
         "draws": draw + 1,
-        "found": found["description"],
+        "found": shipped["anatomy"],
     }
 
 
