@@ -46,6 +46,17 @@ SPECIAL: dict[str, dict] = {
     "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
+    # The decay of linear attention vanishes in the last layer.
+    "minimax": {
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_attn_alpha_factor": 1.2,
+        "linear_attn_beta_factor": 0.9,
+        "full_attn_alpha_factor": 1.1,
+        "full_attn_beta_factor": 0.8,
+        "mlp_alpha_factor": 1.3,
+        "mlp_beta_factor": 0.7,
+    },
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
