@@ -154,9 +154,7 @@ def _choose(model: PreTrainedModel, candidates: dict[str, list[Call]]) -> str:
     weights = {path: sum(p.numel() for p in model.get_submodule(path).parameters()) for path in outer}
     largest = max(outer, key=lambda path: weights[path])
     if weights[largest] < MOST * sum(weights.values()):
-        raise Refusal(
-            f"{kind}: two lists of blocks look alike ({', '.join(outer)}): name one as `blocks` in params.yaml"
-        )
+        raise Refusal(f"{kind}: lists of blocks look alike ({', '.join(outer)}): name one as `blocks` in params.yaml")
     return largest
 
 

@@ -145,9 +145,10 @@ def perturb(model: PreTrainedModel, seed: int = SEED) -> PreTrainedModel:
 
 
 def _from_config(config: transformers.PreTrainedConfig, code: Path | None) -> PreTrainedModel:
-    if code is None:
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    remote = {} if code is None else {"trust_remote_code": True}
     try:
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=True)
-    except Exception as error:  # it is the checkpoint's own code that runs here
-        raise Refusal(f"the checkpoint's own code gives no model: {' '.join(str(error).split())}") from None
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, **remote)
+    except Exception as error:  # the model of any type, and a checkpoint's own code, may raise anything
+        whose = f"{config.model_type}: transformers" if code is None else "the checkpoint's own code"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise Refusal(f"{whose} gives no causal language model for this config ({reason})") from None

@@ -16,9 +16,10 @@ import torch
 import transformers
 
 from stages import backbone, fetch, fidelity, fp16, lens, manifest, plan, verify
+from stages.anatomy.model import build
 from stages.command import Failed, Refusal
 from stages.files import fidelity_file, manifest_file, read_json
-from tests.zoo.tiny import tiny_model
+from tests.zoo.tiny import tiny_config, tiny_model
 
 REPOSITORY = Path(__file__).parents[2]
 MODEL = "zoo"
@@ -68,8 +69,8 @@ def through(kind: str) -> dict:
     try:
         try:
             write_checkpoint(kind, root / "checkpoint")
-        except Exception as error:  # no tiny model of this class: ours to mend, not the pipeline's to refuse
-            return {"status": "fail", "reason": f"no tiny model: {type(error).__name__}: {_line(error)}"}
+        except Exception as error:  # any class may raise anything: ours to mend, unless the pipeline refuses it too
+            return _without_model(kind, error)
         start = _cpu()
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -82,6 +83,16 @@ def through(kind: str) -> dict:
     finally:
         os.chdir(home)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _without_model(kind: str, error: Exception) -> dict:
+    try:
+        build(tiny_config(kind).to_dict())
+    except Refusal as refusal:
+        return {"status": "refused", "reason": _line(refusal), "cpu_s": 0.0}
+    except Exception as other:  # a row of the table, not the end of it
+        error = other
+    return {"status": "fail", "reason": f"no tiny model: {type(error).__name__}: {_line(error)}"}
 
 
 def _line(error: Exception) -> str:

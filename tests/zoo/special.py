@@ -5,6 +5,18 @@ _ALL_HEADS = {"num_key_value_heads": 4}
 _MANY_INDEX_HEADS = {"index_n_heads": 32}
 _DBRX_ROPE = {"rope_theta": 10000.0}
 
+# Classes whose defaults are refused by themselves.
+NO_DEFAULT: dict[str, dict] = {
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 30,
+        }
+    },
+}
+
 SPECIAL: dict[str, dict] = {
     "cohere_compass_text": {
         "rope_parameters": {

@@ -10,7 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from stages.anatomy.model import perturb
-from tests.zoo.special import SPECIAL
+from tests.zoo.special import NO_DEFAULT, SPECIAL
 
 VOCABULARY = 96
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
@@ -18,7 +18,8 @@ ENCODER_LAYERS = ("encoder_layers", "num_encoder_layers")
 
 # What each name means, whatever the type: hidden size 64, 4 heads of 16, a window of 8, 4 experts of which 2 are used.
 _SIZES = {
-    64: "hidden_size n_embd d_model embedding_size word_embed_proj_dim lru_width attention_hidden_size",
+    64: "hidden_size hidden_size_global n_embd d_model embedding_size word_embed_proj_dim lru_width "
+    "attention_hidden_size adapter_in_dim adapter_out_dim adapter_input_size",
     128: "intermediate_size ffn_hidden_size decoder_ffn_dim encoder_ffn_dim ffn_dim dff n_inner "
     "dense_intermediate_size intermediate_size_mlp mamba_d_ssm",
     32: "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size expert_ffn_hidden_size "
@@ -101,7 +102,7 @@ def _shrunk(default: PreTrainedConfig) -> dict[str, Any]:
     for key in default.sub_configs:
         part = getattr(default, key, None)
         if isinstance(part, PreTrainedConfig):
-            changed[key] = type(part)(**_shrunk(part)).to_dict()
+            changed[key] = type(part)(**_shrunk(part) | SPECIAL.get(part.model_type, {})).to_dict()
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if key in values:
             changed[key] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}[key]
@@ -110,7 +111,7 @@ def _shrunk(default: PreTrainedConfig) -> dict[str, Any]:
 
 def tiny_config(kind: str) -> PreTrainedConfig:
     """A small config of a type, with what its type needs beyond the common sizes."""
-    default = CONFIG_MAPPING[kind]()
+    default = CONFIG_MAPPING[kind](**NO_DEFAULT.get(kind, {}))
     return type(default)(**_shrunk(default) | SPECIAL.get(kind, {}))
 
 
